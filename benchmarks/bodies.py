@@ -11,11 +11,11 @@ import msgspec
 import pyarrow as pa
 
 from benchmarks.result import Result
-from seaweedq.codec import bodies, envelopes
-from seaweedq.codec import message_json as answers
-from seaweedq.codec.arrow_bodies import decode_arrow
-from seaweedq.codec.envelopes import Envelope
-from seaweedq.codec.intake import Intake
+from seaweedq.rows import bodies, envelopes
+from seaweedq.rows import message_json as answers
+from seaweedq.rows.arrow_bodies import decode_arrow
+from seaweedq.rows.envelopes import Envelope
+from seaweedq.rows.intake import Intake
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import rows_of_singles
 

@@ -9,7 +9,7 @@ import msgspec
 from benchmarks import messages, server
 from benchmarks.http import Connections, ask_all, run
 from benchmarks.result import Result
-from seaweedq.codec.envelopes import Envelope
+from seaweedq.rows.envelopes import Envelope
 
 ROUNDS, BATCHES, CONNECTIONS = 3, 150, 6
 COUNT = BATCHES * messages.BATCH

@@ -58,7 +58,8 @@ class Stages:
         layout = the("segments.layout:Layout")
         made = getattr(layout, "from_format", None) or layout.of
         self.layout = made(the("segments.layout:Format").BYTES)
-        self.intake = the("codec.intake:Intake")(self.layout, None, 1 << 20, NOW_US, 1 << 30).at(NOW_US)
+        intake = the("rows.intake:Intake", "codec.intake:Intake")
+        self.intake = intake(self.layout, None, 1 << 20, NOW_US, 1 << 30).at(NOW_US)
         keys = pa.array([f"key-{row:08d}" for row in range(count)])
         batch = pa.record_batch([keys, pa.array([os.urandom(100) for _ in range(count)])], ["_key", "value"])
         sink = pa.BufferOutputStream()
@@ -116,7 +117,7 @@ class Stages:
         return lambda: self.runner.run(received())
 
     def _decode(self) -> pa.RecordBatch:
-        return the("codec.arrow_bodies:decode_arrow")(self.body, self.intake)
+        return the("rows.arrow_bodies:decode_arrow", "codec.arrow_bodies:decode_arrow")(self.body, self.intake)
 
     def _hash(self) -> Any:
         return the("segments.row_hashes:hash_rows")(self.rows.column("_key"), self.count, None, None, lambda: 0)

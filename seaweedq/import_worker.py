@@ -26,9 +26,6 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from seaweedq.broker.imports.reader_protocol import BATCH_BYTES, GO, Cutter, Job, ReaderMessage, head
-from seaweedq.codec.arrow_bodies import check_schema, decode_batch
-from seaweedq.codec.bodies import decode_ndjson
-from seaweedq.codec.intake import Intake, refuse
 from seaweedq.coordination.records import ImportProblem
 from seaweedq.errors import (
     InvalidImport,
@@ -38,6 +35,10 @@ from seaweedq.errors import (
     SeaweedqError,
     UnreadableBody,
 )
+from seaweedq.rows.arrow_bodies import check_columns, decode_batch
+from seaweedq.rows.bodies import decode_ndjson
+from seaweedq.rows.checking import CHUNK_BYTES
+from seaweedq.rows.intake import Intake, refuse
 from seaweedq.segments.ipc_bounds import stated_bytes
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import decode_fields
@@ -53,7 +54,6 @@ SPARE_FILES = (
 _job = msgspec.json.Decoder(Job)
 JOB_BYTES = 64 * 1024 * 1024  # of a job: a typed topic's columns are in it
 CHUNK_ROWS = 65_536
-CHUNK_BYTES = 128 * 1024 * 1024  # of columns, once dictionaries and views are expanded
 MESSAGE_BYTES = 384 * 1024 * 1024  # of an Arrow message, decompressed
 LINES_BYTES = 8 * 1024 * 1024
 LINE_BYTES = 16 * 1024 * 1024  # of the longest line, beside four times the largest message
@@ -316,7 +316,7 @@ def _parquet(path: str, intake: Intake) -> Iterator[pa.RecordBatch]:
             thrift_container_size_limit=1_000_000,
             arrow_extensions_enabled=False,
         )
-        check_schema(file.schema_arrow, intake)
+        check_columns(file.schema_arrow, intake)
         rows, done = _read_rows(file.metadata), 0
         while True:
             try:
@@ -359,7 +359,7 @@ def _arrow(path: str, intake: Intake) -> Iterator[pa.RecordBatch]:
             if (stated := stated_bytes(message)) > MESSAGE_BYTES and stated > len(message.body or b""):
                 raise ValueError(f"a batch has {stated} bytes once decompressed, over {MESSAGE_BYTES}")
         with pa.ipc.open_stream(body) as reader:
-            check_schema(reader.schema, intake)
+            check_columns(reader.schema, intake)
             yield from reader
 
 

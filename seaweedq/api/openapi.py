@@ -18,7 +18,7 @@ from seaweedq.api.parameters import MAX_NUMBER, NAME_SCHEMA, TEXTS, QueryParamet
 from seaweedq.api.problems import CONTENT_TYPE, STATUS, Note, Problem, handlers
 from seaweedq.api.routes import COLD, Content, Kind, Route, RouteTable, nobody
 from seaweedq.api.services import JsonBody
-from seaweedq.codec.bodies import JSON
+from seaweedq.rows.bodies import JSON
 from seaweedq.segments.entry import NAME
 from seaweedq.units import unit_of
 

@@ -236,6 +236,10 @@ class TopicConfig(msgspec.Struct, frozen=True):
         """Tells whether a line of NDJSON is itself the value, unless a request says otherwise."""
         return self.ndjson == "bare"
 
+    def payload_limit(self, limit_bytes: int) -> int:
+        """Returns the largest payload, in bytes: the topic's own limit, never over the brokers'."""
+        return min(self.max_payload_bytes or limit_bytes, limit_bytes)
+
 
 class TopicRecord(msgspec.Struct, frozen=True):
     """A topic. Its incarnation tells it from earlier topics of the same name. `creator` is the uid of the principal

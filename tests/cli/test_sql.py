@@ -20,9 +20,9 @@ from seaweedq.cli.shared.common import calling
 from seaweedq.cli.sql import repeat
 from seaweedq.cli.sql_database import Database, opened
 from seaweedq.errors import FileMissing, InvalidRequest, SeaweedqError, TopicNotFound
-from tests.support.codec.body_samples import iceberg
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.readers.expiring import publish_expiring
+from tests.support.rows.body_samples import iceberg
 
 TYPES = {
     "b": "boolean",

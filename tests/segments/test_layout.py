@@ -10,7 +10,7 @@ import pytest
 from seaweedq.segments import layout
 from seaweedq.segments.entry import EntryMetadata, encode_entry
 from seaweedq.segments.layout import MAX_USER_ID, QUEUE_IDS, Format, Layout
-from tests.support.codec.body_samples import FIELDS
+from tests.support.rows.body_samples import FIELDS
 
 LAYOUTS = [Layout.from_format(Format.JSON), Layout.from_format(Format.BYTES), Layout.from_format(Format.TYPED, FIELDS)]
 METADATA = EntryMetadata("c", "t", 0, 0, 1, 0, 0, 0, "b", "n", 0, 0, 0, b"")

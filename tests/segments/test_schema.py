@@ -5,7 +5,7 @@ import pytest
 
 from seaweedq.errors import InvalidRequest
 from seaweedq.segments.schema import decode_fields, encode_fields, is_time, is_uuid, parse_schema
-from tests.support.codec.body_samples import FIELDS, TYPES, iceberg
+from tests.support.rows.body_samples import FIELDS, TYPES, iceberg
 
 
 def test_each_type_has_its_arrow_type() -> None:

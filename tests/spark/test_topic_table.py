@@ -12,8 +12,8 @@ from seaweedq import Client
 from seaweedq.errors import ClientError, TopicNotFound
 from seaweedq.spark import read_topic, topic_table
 from seaweedq.spark.compat import check_version
-from tests.support.codec.body_samples import TYPES, iceberg
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.rows.body_samples import TYPES, iceberg
 from tests.support.tiers import later
 
 pytestmark = [

@@ -36,9 +36,9 @@ import pyarrow as pa
 from seaweedq.api.problems import Refusals
 from seaweedq.broker.log import Budget
 from seaweedq.clock import Clock
-from seaweedq.codec import bodies
 from seaweedq.concurrency.futures import mark_retrieved
 from seaweedq.errors import Overloaded
+from seaweedq.rows import bodies
 from seaweedq.segments.ipc_bounds import may_expand
 
 STEP_BYTES = 64 * 1024

@@ -32,8 +32,6 @@ from seaweedq.api.problems import Refusals
 from seaweedq.api.request import ClientGone, Request
 from seaweedq.broker.log import Budget
 from seaweedq.clock import Clock
-from seaweedq.codec.bodies import decode_body
-from seaweedq.codec.json_values import MAX_DEPTH, blemish
 from seaweedq.concurrency.deadline import EagerCoroutine
 from seaweedq.errors import (
     InvalidRequest,
@@ -45,6 +43,8 @@ from seaweedq.errors import (
     UnsupportedContentType,
 )
 from seaweedq.json_reasons import in_words, reword, split_path
+from seaweedq.rows.bodies import decode_body
+from seaweedq.rows.json_values import MAX_DEPTH, blemish
 from seaweedq.settings import Settings
 from seaweedq.units import value_of
 

@@ -23,8 +23,8 @@ from msgspec import Struct
 from seaweedq.api.parameters import RequestDep, json_answer
 from seaweedq.api.request import Request
 from seaweedq.api.routes import OPEN, Lead, Router, nobody
-from seaweedq.codec.bodies import JSON
 from seaweedq.errors import RouteNotFound
+from seaweedq.rows.bodies import JSON
 
 STATIC = Path(__file__).parent / "static"
 PAGE, HTML = "index.html", "text/html"

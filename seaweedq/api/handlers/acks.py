@@ -18,8 +18,8 @@ from seaweedq.api.services import Parts
 from seaweedq.broker.read import Target
 from seaweedq.broker.subscriptions import Refusal, Selection
 from seaweedq.broker.topics import Topic
-from seaweedq.codec.message_json import read_ids
 from seaweedq.errors import ChainDamaged, InvalidRequest, NoDeadLetters, NotOwner
+from seaweedq.rows.message_json import read_ids
 
 router = Router("subscriptions")
 FEW_IDS = 5_000  # are read at once; more in a thread, since 100,000 take 60 ms

@@ -38,10 +38,10 @@ from seaweedq.broker.log import OpenSegment, Pieces, fitting
 from seaweedq.broker.read import MAX_BYTES, ClusterTime, Fetcher, OwnerFinder, Target
 from seaweedq.broker.topics import Catalog, Topic, check_at_end
 from seaweedq.broker.uploads import PIECE_BYTES, Payloads
-from seaweedq.codec.bodies import ARROW, JSON
-from seaweedq.codec.message_json import encode_messages
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.errors import BelowRetention, ChainDamaged, PayloadNotFound, SegmentNotFound
+from seaweedq.rows.bodies import ARROW, JSON
+from seaweedq.rows.message_json import encode_messages
 
 router = Router("read")
 _FRAME_BYTES = 1024  # of a JSON answer, around its messages: at most 32 successors

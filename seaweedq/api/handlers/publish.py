@@ -24,18 +24,6 @@ from seaweedq.broker.publish import INLINE_ROWS, AppendedRows, Producer, Publish
 from seaweedq.broker.read import AGAIN_S, ClusterTime
 from seaweedq.broker.topics import Catalog, Topic, TopicAdmin
 from seaweedq.broker.uploads import REFUSALS, Payloads
-from seaweedq.codec import bodies
-from seaweedq.codec.arrow_bodies import decode_short_arrow
-from seaweedq.codec.envelopes import (
-    BytesEnvelope,
-    BytesEnvelopes,
-    Envelope,
-    Envelopes,
-    ReferenceEnvelope,
-    ReferenceEnvelopes,
-    decode_single,
-)
-from seaweedq.codec.intake import Intake, TimeUnknown
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import (
@@ -54,6 +42,18 @@ from seaweedq.errors import (
     UploadMismatch,
     UploadNotFound,
 )
+from seaweedq.rows import bodies
+from seaweedq.rows.arrow_bodies import decode_short_arrow
+from seaweedq.rows.envelopes import (
+    BytesEnvelope,
+    BytesEnvelopes,
+    Envelope,
+    Envelopes,
+    ReferenceEnvelope,
+    ReferenceEnvelopes,
+    decode_single,
+)
+from seaweedq.rows.intake import Intake, TimeUnknown
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.producers import OF_PRINCIPAL
 from seaweedq.segments.rows import Single

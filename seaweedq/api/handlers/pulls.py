@@ -35,8 +35,6 @@ from seaweedq.broker.subscriptions import DeliveredRows, Dispatcher, DispatcherF
 from seaweedq.broker.topics import Catalog, Topic
 from seaweedq.broker.uploads import Payloads
 from seaweedq.clock import Ids
-from seaweedq.codec.bodies import ARROW, JSON
-from seaweedq.codec.message_json import message_texts, separated
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import (
     ChainDamaged,
@@ -47,6 +45,8 @@ from seaweedq.errors import (
     NotAcceptable,
     NotOwner,
 )
+from seaweedq.rows.bodies import ARROW, JSON
+from seaweedq.rows.message_json import message_texts, separated
 from seaweedq.segments.layout import PARTITION_COLUMN, Layout
 
 SPARE_BYTES = 256  # for the mark of a stream's end

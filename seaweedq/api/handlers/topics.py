@@ -39,10 +39,10 @@ from seaweedq.broker.load import policy_of
 from seaweedq.broker.read import TopicPositions
 from seaweedq.broker.retention import Preview, TopicDeletion, TopicFiles
 from seaweedq.broker.topics import Catalog, Topic, TopicAdmin
-from seaweedq.codec.bodies import JSON
-from seaweedq.codec.json_values import check_key_field
 from seaweedq.coordination.records import FlushPolicy, RetentionPolicy, TopicConfig
 from seaweedq.errors import InvalidRequest, SegmentNotFound, TopicBeingDeleted, TopicConflict, TopicNotFound
+from seaweedq.rows.bodies import JSON
+from seaweedq.rows.json_values import check_key_field
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import encode_fields, parse_schema
 
@@ -285,6 +285,13 @@ MAX_PAGE = 1000
 TRIES = 3  # of a PUT whose topic is deleted meanwhile
 
 
+class TopicBounds(Struct):
+    """How large a message of the topic may be, and the payload of an upload, in bytes, by this broker's settings."""
+
+    max_message_bytes: int
+    max_payload_bytes: int
+
+
 class TopicAnswer(Struct):
     """A topic. `scaling` is the policy that holds, with its defaults. `segments` counts those that receive messages;
     `hot_segments` have too much load, most of it from one key, so that they are not split. `messages` counts all
@@ -305,6 +312,7 @@ class TopicAnswer(Struct):
     max_payload_bytes: int | None
     ndjson: Literal["envelope", "bare"]
     limits: dict[str, float | None]
+    bounds: TopicBounds
     created_at: datetime
     segments: int
     hot_segments: list[int]
@@ -352,6 +360,7 @@ _SHOWN = {
     "retention": msgspec.to_builtins(shown_retention(RetentionPolicy())),
     "max_payload_bytes": None,
     "limits": dict.fromkeys(OF_TOPICS),
+    "bounds": {"max_message_bytes": 1_048_576, "max_payload_bytes": 5 * 1024**4},
     "created_at": "2026-01-31T12:00:00Z",
     "segments": 4,
     "hot_segments": [],
@@ -570,6 +579,7 @@ async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) ->
         max_payload_bytes=config.max_payload_bytes,
         ndjson=lines_of(config),
         limits=shown_topic_limits(config),
+        bounds=TopicBounds(settings.max_message_bytes, config.payload_limit(settings.max_payload_bytes)),
         created_at=moment(topic.record.created_us),
         segments=sum(record.state == "open" for record in services.catalog.segments(topic).values()),
         hot_segments=[position.segment for position in positions if position.observed and position.observed.hot_key],

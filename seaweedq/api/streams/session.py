@@ -33,8 +33,8 @@ from seaweedq.broker.streams import LeasedBatch
 from seaweedq.broker.topics import Topic
 from seaweedq.broker.uploads import Payloads
 from seaweedq.clock import Clock
-from seaweedq.codec.message_json import fitting_texts
 from seaweedq.errors import NotReady, SeaweedqError
+from seaweedq.rows.message_json import fitting_texts
 
 CHUNK_BYTES = 256 * 1024
 CHUNK_ROWS = 4096

@@ -28,9 +28,9 @@ from seaweedq.api.request import ClientGone, Request, Send
 from seaweedq.api.streams.session import Chunk
 from seaweedq.broker.streams import LeasedBatch
 from seaweedq.broker.subscriptions import Position, parse_lease
-from seaweedq.codec.message_json import joined, json_array
 from seaweedq.errors import InvalidPositions, InvalidRequest, NotAcceptable, NotReady, SeaweedqError, UnreadableBody
 from seaweedq.json_reasons import in_words
+from seaweedq.rows.message_json import joined, json_array
 
 DIGITS = 18  # of an offset
 SEGMENT_STEP: int = 10**DIGITS

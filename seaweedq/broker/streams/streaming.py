@@ -36,8 +36,8 @@ from seaweedq.broker.subscriptions.subscribing import DispatcherFinder, Subscrib
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads.payloads import Payloads
 from seaweedq.broker.uploads.uploads import Uploading
-from seaweedq.codec.message_json import message_texts
 from seaweedq.errors import NotOwner, SubscriptionNotFound
+from seaweedq.rows.message_json import message_texts
 from seaweedq.segments.layout import Layout
 
 SCHEMA = pa.schema([("segment", pa.int64()), ("offset", pa.int64()), ("text", pa.string())])

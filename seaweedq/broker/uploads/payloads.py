@@ -18,7 +18,6 @@ from seaweedq.broker.read.readable_segments import Readable
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads import rules
 from seaweedq.clock import Clock
-from seaweedq.codec.intake import invalid_detail
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.errors import (
@@ -37,6 +36,7 @@ from seaweedq.errors import (
     UploadMismatch,
     UploadNotFound,
 )
+from seaweedq.rows.intake import invalid_detail
 from seaweedq.segments.rows import Reference, Single, references_column
 from seaweedq.storage.interface import ObjectStore, PayloadStore
 

@@ -72,14 +72,9 @@ def id_of(topic: str, name: str) -> str | None:
     return upload if _ID.fullmatch(upload) and object_name(topic, upload) == name else None
 
 
-def size_limit(config: TopicConfig, settings: Settings) -> int:
-    """Returns the largest payload of a topic, in bytes: its own limit, never over the setting."""
-    return min(config.max_payload_bytes or settings.max_payload_bytes, settings.max_payload_bytes)
-
-
 def check_size(size: int, config: TopicConfig, settings: Settings) -> None:
     """Raises PayloadTooLarge."""
-    limit = size_limit(config, settings)
+    limit = config.payload_limit(settings.max_payload_bytes)
     if size > limit:
         raise PayloadTooLarge(f"the payload has {size} bytes; the limit is {limit}", limit_bytes=limit)
 

@@ -107,6 +107,7 @@ _FIGURES = frozenset(
     {
         "name",
         "state",
+        "bounds",
         "created_at",
         "segments",
         "hot_segments",

@@ -15,7 +15,7 @@ from seaweedq.api.app import Application
 from seaweedq.api.connections.memory import LOOK_S, STEP_BYTES, WINDOW_S, DecodingMemory, FairMemory, needed
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.codec import bodies
+from seaweedq.rows import bodies
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
 from tests.support import privates

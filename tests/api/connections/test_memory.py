@@ -16,8 +16,8 @@ from seaweedq.api.connections import request_reader
 from seaweedq.api.connections.memory import DecodingMemory, FairMemory, needed
 from seaweedq.api.handlers import publish
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.codec import bodies
 from seaweedq.errors import Overloaded
+from seaweedq.rows import bodies
 from tests.api.connections.test_bodies_of_strangers import Asked, serving
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
@@ -54,10 +54,10 @@ def peak():
 DECODING = (
     PEAK
     + """
-from seaweedq.codec import bodies
+from seaweedq.rows import bodies
 from seaweedq.errors import InvalidMessages
 from tests.api.connections.test_memory import SHAPES
-from tests.support.codec.body_samples import intake
+from tests.support.rows.body_samples import intake
 body, media, bare = SHAPES[sys.argv[1]]
 bodies.decode(media, b"1" if bare else b'{"value":1}', intake(), bare)  # loads what a first body loads
 before = begin()

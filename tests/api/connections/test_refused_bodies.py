@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from seaweedq.codec import bodies
 from seaweedq.concurrency.pools import Pool
+from seaweedq.rows import bodies
 from tests.api.connections.test_bodies_of_strangers import PATH, Asked, serving
 from tests.support.brokers import inside
 from tests.support.paths import ROOT

@@ -7,7 +7,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from seaweedq.codec.bodies import ARROW
+from seaweedq.rows.bodies import ARROW
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import at
 from tests.support.http.asking import problem_of

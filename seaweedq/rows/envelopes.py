@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.codec import json_values, typed_values
-from seaweedq.codec.intake import (
+from seaweedq.json_reasons import in_words
+from seaweedq.rows import json_values, typed_values
+from seaweedq.rows.intake import (
     EPOCH,
     MAX_AHEAD_US,
     MAX_EXPIRES_S,
@@ -32,7 +33,6 @@ from seaweedq.codec.intake import (
     refuse,
     too_large,
 )
-from seaweedq.json_reasons import in_words
 from seaweedq.segments.layout import TIMESTAMP, Format
 from seaweedq.segments.rows import (
     Single,

@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from seaweedq.segments.layout import HEADERS, TIMESTAMP
-from tests.support.codec.body_samples import NOW_US, intake, stream
+from tests.support.rows.body_samples import NOW_US, intake, stream
 
 
 def rich_table() -> pa.Table:

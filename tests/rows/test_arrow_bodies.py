@@ -15,8 +15,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from seaweedq.codec.arrow_bodies import decode_short_arrow
-from seaweedq.codec.bodies import decode_arrow
 from seaweedq.errors import (
     BadRequest,
     InvalidMessages,
@@ -25,10 +23,12 @@ from seaweedq.errors import (
     RequestTooLarge,
     UnreadableBody,
 )
+from seaweedq.rows.arrow_bodies import decode_short_arrow
+from seaweedq.rows.bodies import decode_arrow
 from seaweedq.segments.layout import HEADERS, TIMESTAMP, mask_of
-from tests.support.codec.body_samples import LIMIT, NOW_US, TYPES, intake, reasons, stream, values
-from tests.support.codec.damaged_streams import VALID, damaged
 from tests.support.paths import ROOT
+from tests.support.rows.body_samples import LIMIT, NOW_US, TYPES, intake, reasons, stream, values
+from tests.support.rows.damaged_streams import VALID, damaged
 from tests.support.tiers import examples
 
 TEXTS = ['{"a":1}', "2", '{"a long text, longer than what fits a view": [1, 2]}']
@@ -409,9 +409,9 @@ def test_damage_raises_our_errors_only(sample: tuple[bytes, object], flips: list
 
 MANY = """
 import random
-from tests.support.codec.damaged_streams import VALID, damaged
+from tests.support.rows.damaged_streams import VALID, damaged
 from seaweedq.errors import BadRequest
-from seaweedq.codec.bodies import decode_arrow
+from seaweedq.rows.bodies import decode_arrow
 random.seed({seed})
 for _ in range(int({count})):
     body, taken = random.choice(VALID)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seaweedq.codec.json_values import are_json, blemish, doubtful
+from seaweedq.rows.json_values import are_json, blemish, doubtful
 
 DEEP = b"[" * 128 + b"]" * 128
 STRING_OF_BRACKETS = b'"' + b"[" * 500 + b'\\"' + b"{" * 500 + b'"'

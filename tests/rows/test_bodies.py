@@ -7,9 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.codec import bodies, envelopes
-from seaweedq.codec import intake as intakes
-from seaweedq.codec.bodies import FORM, body_hint, decode, decode_body, decode_ndjson, line_hint
 from seaweedq.errors import (
     InvalidMessages,
     InvalidRequest,
@@ -19,8 +16,11 @@ from seaweedq.errors import (
     UnsupportedContentType,
     UnsupportedEncoding,
 )
+from seaweedq.rows import bodies, envelopes
+from seaweedq.rows import intake as intakes
+from seaweedq.rows.bodies import FORM, body_hint, decode, decode_body, decode_ndjson, line_hint
 from seaweedq.segments.layout import Format
-from tests.support.codec.body_samples import LIMIT, intake, reasons, values
+from tests.support.rows.body_samples import LIMIT, intake, reasons, values
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_more_than_a_million_messages_are_refused() -> None:
 
 
 def test_more_than_a_million_messages_are_counted_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("seaweedq.codec.envelopes.decode_lines")
-    monkeypatch.delattr("seaweedq.codec.envelopes.row_by_row")
+    monkeypatch.delattr("seaweedq.rows.envelopes.decode_lines")
+    monkeypatch.delattr("seaweedq.rows.envelopes.row_by_row")
     with pytest.raises(InvalidRequest, match="1000002 messages, more than 1000000"):
         decode_ndjson(b'{"value":1}\n' * 1_000_001 + b'{"v":1}\n', intake())
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seaweedq.codec import envelopes
-from seaweedq.codec.bodies import decode_json, decode_ndjson
-from seaweedq.codec.envelopes import decode_single
-from seaweedq.codec.intake import Intake
 from seaweedq.errors import BadRequest, InvalidMessages, MessageTooLarge
+from seaweedq.rows import envelopes
+from seaweedq.rows.bodies import decode_json, decode_ndjson
+from seaweedq.rows.envelopes import decode_single
+from seaweedq.rows.intake import Intake
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.rows import rows_of_singles
-from tests.support.codec.body_samples import intake, reasons
+from tests.support.rows.body_samples import intake, reasons
 from tests.support.tiers import examples
 
 LIMIT = 400

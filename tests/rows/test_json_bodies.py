@@ -5,13 +5,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from seaweedq.codec.bodies import decode, decode_json
-from seaweedq.codec.envelopes import decode_single
-from seaweedq.codec.json_values import check_key_field
 from seaweedq.errors import InvalidMessages, InvalidRequest, MessageTooLarge, UnreadableBody, UnsupportedContentType
+from seaweedq.rows.bodies import decode, decode_json
+from seaweedq.rows.envelopes import decode_single
+from seaweedq.rows.json_values import check_key_field
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.rows import rows_of_singles
-from tests.support.codec.body_samples import LIMIT, NOW_US, intake, reasons, values
+from tests.support.rows.body_samples import LIMIT, NOW_US, intake, reasons, values
 
 FULL = (
     b' {"key": "k\\n", "value": {"a": [1,\n 2.50]} , "headers": {"h": "v"},'

@@ -12,15 +12,16 @@ units of time (digits below a microsecond are cut). Any other type is refused be
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from seaweedq.codec import json_values, typed_values
-from seaweedq.codec.intake import (
+from seaweedq.errors import InvalidRequest, RequestTooLarge, UnreadableBody
+from seaweedq.rows import json_values, typed_values
+from seaweedq.rows.intake import (
     MAX_AHEAD_US,
     MAX_EXPIRES_S,
     MAX_INVALID,
@@ -31,7 +32,6 @@ from seaweedq.codec.intake import (
     refuse,
     too_large,
 )
-from seaweedq.errors import InvalidRequest, RequestTooLarge, UnreadableBody
 from seaweedq.segments.ipc_bounds import check_bounds, is_plain_and_short
 from seaweedq.segments.layout import OPTIONAL_FIELDS, TIMESTAMP_FIELD, Format, Layout
 from seaweedq.segments.rows import assemble, header_sizes, microseconds
@@ -54,7 +54,18 @@ _UUID = r"^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
 _TIME = r"^([01][0-9]|2[0-3])(:[0-5][0-9]){2}\.[0-9]{6}$"
 _DAY_US = 86_400_000_000
 _FIRST_DAY, _LAST_DAY = MIN_US // _DAY_US, MAX_US // _DAY_US
-Errors = list[tuple[int, str]]
+
+
+class InvalidRow(NamedTuple):
+    """A row that a topic refuses: its number, from 0 on, the column at fault, and the reason. There is no column where
+    all of them together are too much."""
+
+    row: int
+    column: str | None
+    reason: str
+
+
+Errors = list[InvalidRow]
 
 
 def decode_arrow(body: bytes | pa.Buffer, intake: Intake) -> pa.RecordBatch:
@@ -77,38 +88,76 @@ def decode_short_arrow(body: bytes | pa.Buffer, intake: Intake, most_rows: int) 
     return _rows_of(*_read(content, intake), intake)
 
 
-def check_schema(schema: pa.Schema, intake: Intake) -> None:
+def check_columns(schema: pa.Schema, intake: Intake) -> None:
     """Raises InvalidRequest, which names the column, if a column does not fit."""
     _casts(schema, intake)
 
 
 def decode_batch(batch: pa.RecordBatch, intake: Intake) -> pa.RecordBatch:
     """Does the same as `decode_arrow` for one batch of a file, none of whose values has been checked."""
+    return _rows_of(_columns_of(batch, intake), batch.num_rows, intake)
+
+
+def invalid_rows(batch: pa.RecordBatch, intake: Intake) -> list[InvalidRow]:
+    """Returns the rows for which `decode_batch` would refuse the batch, in order, each with its first fault.
+
+    Raises UnreadableBody, RequestTooLarge, InvalidRequest (a column does not fit, or there are no rows).
+    """
+    check_count(batch.num_rows)
+    columns = _columns_of(batch, intake)
+    oversized = [
+        InvalidRow(int(row), column, f"over max_message_bytes={intake.max_message_bytes}")
+        for _, column, sizes in _oversized(columns, batch.num_rows, intake)
+        for row in np.flatnonzero(sizes > intake.max_message_bytes)
+    ]
+    return _first_of_each([*oversized, *_judged(columns, batch.num_rows, intake)[1]])
+
+
+def _columns_of(batch: pa.RecordBatch, intake: Intake) -> dict[str, pa.Array]:
+    """Returns the columns of a batch in the layout's types. Raises UnreadableBody, RequestTooLarge, InvalidRequest."""
     try:
         casts = _casts(batch.schema, intake)
         batch.validate(full=True)
     except _ARROW_ERRORS as error:
         raise UnreadableBody(f"the rows are not valid Arrow data: {_brief(error)}") from None
-    columns = {name: _cast(name, casts[name], [batch.column(at)], intake) for at, name in enumerate(batch.schema.names)}
-    return _rows_of(columns, batch.num_rows, intake)
+    return {name: _cast(name, casts[name], [batch.column(at)], intake) for at, name in enumerate(batch.schema.names)}
 
 
 def _rows_of(columns: dict[str, pa.Array], count: int, intake: Intake) -> pa.RecordBatch:
     check_count(count)
-    layout = intake.layout
-    values = [columns[f.name] if f.name in columns else pa.nulls(count, f.type) for f in layout.values]
+    for what, _, sizes in _oversized(columns, count, intake):
+        index = int(np.argmax(sizes > intake.max_message_bytes))
+        raise too_large(what, int(sizes[index]), intake.max_message_bytes, index)
+    (timestamp, key, headers, expires, values), errors = _judged(columns, count, intake)
+    refuse([(row, reason) for row, _, reason in _first_of_each(errors)])
+    return assemble(intake.layout, timestamp, key, headers, expires, values)
+
+
+_Parts = tuple[pa.Array, pa.Array | None, pa.Array | None, pa.Array | None, list[pa.Array]]
+
+
+def _judged(columns: dict[str, pa.Array], count: int, intake: Intake) -> tuple[_Parts, Errors]:
+    """Returns what rows are assembled of (time, key, headers, expiry, values), and all faults of values."""
+    values = _values(columns, count, intake.layout)
     key, headers = columns.get(_KEY.name), columns.get(_HEADERS.name)
-    _check_sizes(values, key, headers, intake)
     errors: Errors = []
-    for field, column in zip(layout.values, values, strict=True):
-        errors += _value_errors(field, column, layout)
+    for field, column in zip(intake.layout.values, values, strict=True):
+        errors += _value_errors(field, column, intake.layout)
     timestamp, expires = _times(columns, count, intake, errors)
     if headers is not None:
-        errors += _rows(_without_value(headers), "_headers: contains a null")
+        errors += _rows(_without_value(headers), _HEADERS.name, "_headers: contains a null")
     if intake.key_field is not None and len(errors) < MAX_INVALID:
         key = _keys(key, values, intake, errors)
-    refuse(sorted(dict(reversed(errors)).items()))
-    return assemble(layout, timestamp, key, headers, expires, values)
+    return (timestamp, key, headers, expires, values), errors
+
+
+def _values(columns: dict[str, pa.Array], count: int, layout: Layout) -> list[pa.Array]:
+    return [columns[f.name] if f.name in columns else pa.nulls(count, f.type) for f in layout.values]
+
+
+def _first_of_each(errors: Errors) -> Errors:
+    """Returns the first fault of each row, in the order of the rows."""
+    return sorted({error.row: error for error in reversed(errors)}.values())
 
 
 def _read(body: pa.Buffer, intake: Intake) -> tuple[dict[str, pa.Array], int]:
@@ -188,18 +237,23 @@ def _cast(name: str, cast: Cast, chunks: list[pa.Array], intake: Intake) -> pa.A
     return column
 
 
-def _check_sizes(values: list[pa.Array], key: pa.Array | None, headers: pa.Array | None, intake: Intake) -> None:
-    """Raises MessageTooLarge for the first message over the limit."""
+def _oversized(
+    columns: dict[str, pa.Array], count: int, intake: Intake
+) -> "Iterator[tuple[str, str | None, np.ndarray[Any, np.dtype[np.int64]]]]":
+    """Yields the values, then keys and headers, if one of the messages is over the limit: their name, the column if
+    there is one, and the sizes of all messages."""
+    values = _values(columns, count, intake.layout)
+    key, headers = columns.get(_KEY.name), columns.get(_HEADERS.name)
     if headers is None and sum(c.nbytes for c in (*values, key) if c is not None) <= intake.max_message_bytes:
         return  # all of them together are no larger
-    texts = [c for c in values if pa.types.is_string(c.type) or pa.types.is_binary(c.type)]
-    beside = [_sizes(key)] if key is not None else []
+    named = zip(intake.layout.values, values, strict=True)
+    texts = {f.name: _sizes(c) for f, c in named if pa.types.is_string(c.type) or pa.types.is_binary(c.type)}
+    beside = {_KEY.name: _sizes(key)} if key is not None else {}
     if headers is not None:
-        beside.append(header_sizes(headers))
-    for what, sizes in (("the value", [_sizes(column) for column in texts]), ("key and headers", beside)):
-        if sizes and (total := np.sum(sizes, axis=0)).max() > intake.max_message_bytes:
-            index = int(np.argmax(total > intake.max_message_bytes))
-            raise too_large(what, int(total[index]), intake.max_message_bytes, index)
+        beside[_HEADERS.name] = header_sizes(headers)
+    for what, sizes in (("the value", texts), ("key and headers", beside)):
+        if sizes and (total := np.sum(list(sizes.values()), axis=0)).max() > intake.max_message_bytes:
+            yield what, next(iter(sizes)) if len(sizes) == 1 else None, total
 
 
 def _sizes(column: pa.Array) -> "np.ndarray[Any, np.dtype[np.int64]]":
@@ -208,30 +262,31 @@ def _sizes(column: pa.Array) -> "np.ndarray[Any, np.dtype[np.int64]]":
 
 
 def _value_errors(field: pa.Field, column: pa.Array, layout: Layout) -> Errors:
+    name = field.name
     required = layout.format is not Format.TYPED or not field.nullable
-    nulls = _rows(column.is_null(), f"{field.name} is null") if required and column.null_count else []
+    nulls = _rows(column.is_null(), name, f"{name} is null") if required and column.null_count else []
     if layout.format is Format.JSON:
         texts = column.fill_null("null") if nulls else column
         rows = json_values.doubtful(texts) if json_values.are_json(texts) else range(len(texts))
         found = ((row, why) for row in rows if (why := json_values.blemish(texts[row].as_buffer())))
-        return nulls + list(islice(found, MAX_INVALID))
+        return nulls + [InvalidRow(row, name, why) for row, why in islice(found, MAX_INVALID)]
     if layout.format is Format.BYTES:
         return nulls
     kind = field.type
     if is_uuid(field):
-        return nulls + _rows(pc.invert(pc.match_substring_regex(column, _UUID)), f"{field.name} is not a UUID")
+        return nulls + _rows(pc.invert(pc.match_substring_regex(column, _UUID)), name, f"{name} is not a UUID")
     if is_time(field):
-        why = f"{field.name} is not a time of the form HH:MM:SS.ffffff"
-        return nulls + _rows(pc.invert(pc.match_substring_regex(column, _TIME)), why)
+        why = f"{name} is not a time of the form HH:MM:SS.ffffff"
+        return nulls + _rows(pc.invert(pc.match_substring_regex(column, _TIME)), name, why)
     if pa.types.is_timestamp(kind):
-        return nulls + _outside(field.name, column.cast(pa.int64()), MIN_US, MAX_US)
+        return nulls + _outside(name, column.cast(pa.int64()), MIN_US, MAX_US)
     if pa.types.is_date(kind):
-        return nulls + _outside(field.name, column.cast(pa.int32()), _FIRST_DAY, _LAST_DAY)
+        return nulls + _outside(name, column.cast(pa.int32()), _FIRST_DAY, _LAST_DAY)
     return nulls
 
 
 def _outside(name: str, column: pa.Array, low: int, high: int) -> Errors:
-    return _rows(pc.or_(pc.less(column, low), pc.greater(column, high)), f"{name} is out of range")
+    return _rows(pc.or_(pc.less(column, low), pc.greater(column, high)), name, f"{name} is out of range")
 
 
 def _times(
@@ -243,12 +298,13 @@ def _times(
         errors += _outside(
             "_expires", expires.cast(pa.int64()), MIN_US, intake.judged_from_us + MAX_EXPIRES_S * 1_000_000
         )
-    if TIMESTAMP_FIELD.name not in columns:
+    name = TIMESTAMP_FIELD.name
+    if name not in columns:
         return microseconds(np.full(count, intake.now_us)), expires
-    us = columns[TIMESTAMP_FIELD.name].cast(pa.int64())
+    us = columns[name].cast(pa.int64())
     ahead = intake.judged_from_us + MAX_AHEAD_US
-    errors += _rows(pc.greater(us, ahead), "_timestamp is more than one hour ahead of the cluster's time")
-    errors += _rows(pc.less(us, MIN_US), "_timestamp is before the year 1")
+    errors += _rows(pc.greater(us, ahead), name, "_timestamp is more than one hour ahead of the cluster's time")
+    errors += _rows(pc.less(us, MIN_US), name, "_timestamp is before the year 1")
     return us.fill_null(intake.now_us).cast(TIMESTAMP_FIELD.type), expires
 
 
@@ -262,12 +318,12 @@ def _keys(explicit: pa.Array | None, values: list[pa.Array], intake: Intake, err
         texts = values[0]
         if errors:  # an empty object, which has no key, in place of each row that has an error
             bad = np.zeros(len(texts), bool)
-            bad[[row for row, _ in errors]] = True
+            bad[[error.row for error in errors]] = True
             texts = pc.if_else(pa.array(bad), "{}", texts)
         found = _text_keys(texts, field, errors)
     if explicit is None:
         return found
-    errors += _rows(pc.not_equal(explicit, found), f"_key differs from the field {field!r}")
+    errors += _rows(pc.not_equal(explicit, found), _KEY.name, f"_key differs from the field {field!r}")
     return pc.coalesce(explicit, found)
 
 
@@ -281,7 +337,7 @@ def _text_keys(column: pa.Array, field: str, errors: Errors) -> pa.Array:
             try:
                 found.append(json_values.key_in(text.strip(), field))
             except ValueError as error:
-                errors.append((row, f"{field}: {error}"))
+                errors.append(InvalidRow(row, "value", f"{field}: {error}"))
                 found.append(None)
         return pa.array(found, pa.string())
 
@@ -293,8 +349,9 @@ def _without_value(headers: pa.Array) -> pa.Array:
     return pa.array(np.diff(before[headers.offsets.to_numpy()]) > 0)
 
 
-def _rows(mask: pa.Array, reason: str) -> Errors:
-    return [(int(row), reason) for row in np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False))]
+def _rows(mask: pa.Array, column: str, reason: str) -> Errors:
+    found = np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False))
+    return [InvalidRow(int(row), column, reason) for row in found]
 
 
 def _unfit(name: str, reason: str) -> InvalidRequest:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from seaweedq.codec.bodies import decode_json, decode_ndjson
-from seaweedq.codec.envelopes import decode_single
-from seaweedq.codec.intake import Intake
 from seaweedq.errors import InvalidMessages, MessageTooLarge
+from seaweedq.rows.bodies import decode_json, decode_ndjson
+from seaweedq.rows.envelopes import decode_single
+from seaweedq.rows.intake import Intake
 from seaweedq.segments.layout import Format, Layout, mask_of
 from seaweedq.segments.rows import Reference, Single, rows_of_singles
 from seaweedq.segments.schema import parse_schema

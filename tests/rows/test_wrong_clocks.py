@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from seaweedq.codec.arrow_bodies import decode_arrow
-from seaweedq.codec.bodies import decode_json, decode_ndjson
-from seaweedq.codec.envelopes import GIVEN_UP, decode_single
-from seaweedq.codec.intake import Intake, TimeUnknown
 from seaweedq.errors import InvalidMessages
+from seaweedq.rows.arrow_bodies import decode_arrow
+from seaweedq.rows.bodies import decode_json, decode_ndjson
+from seaweedq.rows.envelopes import GIVEN_UP, decode_single
+from seaweedq.rows.intake import Intake, TimeUnknown
 from seaweedq.segments.layout import TIMESTAMP
 from seaweedq.segments.rows import rows_of_singles
-from tests.support.codec.body_samples import NOW_US, intake, stream
+from tests.support.rows.body_samples import NOW_US, intake, stream
 
 DAY_US = 86_400 * 1_000_000
 

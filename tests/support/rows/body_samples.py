@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from seaweedq.codec.intake import Intake
+from seaweedq.rows.intake import Intake
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import parse_schema
 

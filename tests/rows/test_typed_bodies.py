@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.codec import envelopes, typed_values
-from seaweedq.codec.bodies import decode_ndjson
 from seaweedq.errors import InvalidMessages
-from tests.support.codec.body_samples import FIELDS, TYPES, intake, reasons
+from seaweedq.rows import envelopes, typed_values
+from seaweedq.rows.bodies import decode_ndjson
+from tests.support.rows.body_samples import FIELDS, TYPES, intake, reasons
 
 VALUE = {
     "flag": True,

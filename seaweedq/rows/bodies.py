@@ -21,10 +21,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from seaweedq.codec import envelopes, json_values
-from seaweedq.codec.arrow_bodies import decode_arrow
-from seaweedq.codec.envelopes import Envelope
-from seaweedq.codec.intake import Doubt, Intake, check_count, too_large
 from seaweedq.errors import (
     InvalidMessages,
     InvalidRequest,
@@ -34,6 +30,10 @@ from seaweedq.errors import (
     UnsupportedEncoding,
 )
 from seaweedq.json_reasons import in_words
+from seaweedq.rows import envelopes, json_values
+from seaweedq.rows.arrow_bodies import decode_arrow
+from seaweedq.rows.envelopes import Envelope
+from seaweedq.rows.intake import Doubt, Intake, check_count, too_large
 from seaweedq.segments.layout import Format
 from seaweedq.segments.rows import Single, binaries, rows_of_singles, together
 

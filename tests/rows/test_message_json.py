@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seaweedq.codec.bodies import decode_ndjson
-from seaweedq.codec.message_json import dense, encode_messages, json_array, message_texts, read_ids
+from seaweedq.rows.bodies import decode_ndjson
+from seaweedq.rows.message_json import dense, encode_messages, json_array, message_texts, read_ids
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import Reference, Single, rows_of_singles
-from tests.support.codec.body_samples import FIELDS, NOW_US, intake
+from tests.support.rows.body_samples import FIELDS, NOW_US, intake
 from tests.support.tiers import examples
 
 JSON, BYTES, TYPED = (Layout.from_format(format, FIELDS) for format in (Format.JSON, Format.BYTES, Format.TYPED))

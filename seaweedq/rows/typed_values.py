@@ -17,9 +17,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.codec.intake import MAX_US, MIN_US, Refusal
-from seaweedq.codec.json_values import NOT_UTF8
 from seaweedq.json_reasons import reword, split_path
+from seaweedq.rows.intake import MAX_US, MIN_US, Refusal
+from seaweedq.rows.json_values import NOT_UTF8
 from seaweedq.segments.schema import is_time, is_uuid
 
 _FLOAT32_MAX = 3.4028235677973366e38

@@ -1,1 +1,0 @@
-"""Message bodies to Arrow columns, and rows to answers. Pure: no HTTP framework, no broker."""
