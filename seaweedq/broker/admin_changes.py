@@ -1,7 +1,8 @@
 """Administrative changes are in the store before they are answered: topics, subscriptions, seeks, principals, tokens.
 
-Order of writes: 1. the transaction of the change; 2. one object, of its revision; 3. the store's newest generation is
-compared with this life's (broker/backups has 2 and 3); 4. the answer. A crash behind 1, or a store that is away (503),
+Order of writes: 1. the transaction of the change; 2. the watermark rises to its revision (coordination/watermark); 3.
+one object, of that revision; 4. the store's newest generation is compared with this life's (broker/backups has 3 and
+4); 5. the answer. A crash behind 1, or a store that is away (503),
 leaves a change without its object, of which nobody was told. The answer to a repeat ensures the object, too, at
 whichever broker it comes: it is that of the revision which the record has by then.
 
@@ -11,7 +12,7 @@ broker has put that; a token's with its principal. What is beside the record is 
 values would take back changes of between. Newer ones are no harm: they are those that a later snapshot has.
 
 What is deleted says so first, in 1: a topic or subscription is `deleting`, a principal loses its uid, a token is over.
-Its files, cursors and records go behind 3. So the store has it as deleted before anybody can find that it is not there,
+Its files, cursors and records go behind 4. So the store has it as deleted before anybody can find that it is not there,
 whoever ends the deletion, and a repeat that finds nothing needs no object.
 """
 
@@ -22,6 +23,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination, Delete, Put, read_all
 from seaweedq.coordination.records import SubscriptionRecord, TopicRecord
 from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.watermark import raise_watermark
 
 KNOWN = 10_000  # revisions that are remembered
 
@@ -41,6 +43,7 @@ class AdminChanges:
         if revision in self._known:
             return
         values = [(one.key, one.value if isinstance(one, Put) else None) for one in writes]
+        await raise_watermark(self._coordination, revision)
         await self._backups.put_change(revision, values, [(one.key, one.value) for one in beside])
         self._add(revision)
 

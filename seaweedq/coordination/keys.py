@@ -37,6 +37,7 @@ from seaweedq.coordination.records import (
     TopicRecord,
     UploadRecord,
     WaitingRecord,
+    WatermarkRecord,
 )
 from seaweedq.coordination.versioned import UNREADABLE_RECORDS, Unreadable, Versioned, unknown_in
 
@@ -315,6 +316,13 @@ SNAPSHOTS = KeyKind(
     lifetime="for ever",
     backup="neither",
 )
+WATERMARK = KeyKind(
+    "watermark",
+    WatermarkRecord,
+    writer="whoever is about to put an administrative change, or a journal's `done`, into the store",
+    lifetime="for ever; a rebuild begins without one",
+    backup="neither",
+)
 URL_SECRET = KeyKind(
     "url-secret",
     SecretRecord,
@@ -359,6 +367,7 @@ CATALOGUE = (
     GROWTH,
     RETENTION,
     SNAPSHOTS,
+    WATERMARK,
     URL_SECRET,
     PRINCIPALS,
     TOKENS,

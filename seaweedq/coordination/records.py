@@ -336,6 +336,10 @@ class Counter(msgspec.Struct, frozen=True):
     next: int
 
 
+class WatermarkRecord(msgspec.Struct, frozen=True):
+    """Says nothing: the revision of its key counts (coordination/watermark)."""
+
+
 class RewindRecord(msgspec.Struct, frozen=True):
     """The last subscription of a topic that was created or sought. Its key changes with each: a writer that relies on
     the acks of subscriptions compares the revision, since there may be more subscriptions than one transaction

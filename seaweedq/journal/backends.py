@@ -15,13 +15,23 @@ from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import JournalDamaged, JournalUnavailable, LevelMismatch, NeedsNewerBroker, SeaweedqError
 from seaweedq.formats import Level, needs_newer
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.file_journal import FileJournal, is_done, journal_files, remove_journal
+from seaweedq.journal.file_journal import FileJournal, is_done, journal_files, read_done, remove_folder, remove_journal
 from seaweedq.journal.file_recovery import DeadFileJournal, PlaceLock, newest_commit
 from seaweedq.journal.home_folder import FolderLock, HomeFolder
-from seaweedq.journal.interface import Claim, DeadJournal, Journal, Journals, NeededJournal, SeenNow, seen_nothing
+from seaweedq.journal.interface import (
+    NOTHING_SEEN,
+    Claim,
+    DeadJournal,
+    Journal,
+    Journals,
+    NeededJournal,
+    Seen,
+    SeenNow,
+    seen_nothing,
+)
 from seaweedq.journal.object_format import SlotHeader, SlotHeaders
 from seaweedq.journal.object_journal import ObjectJournal
-from seaweedq.journal.object_recovery import DeadObjectJournal, needed, sweep
+from seaweedq.journal.object_recovery import DeadObjectJournal, needed, stated, sweep
 from seaweedq.journal.pacing import Pace
 from seaweedq.segments.frames import Commit
 from seaweedq.segments.terms import Term
@@ -61,6 +71,9 @@ class JournalKinds:
     async def needed(self) -> list[NeededJournal]:
         return [journal for backend in self._backends.values() for journal in await backend.needed()]
 
+    async def stated(self) -> Seen:
+        return max([await backend.stated() for backend in self._backends.values()])
+
 
 class _UnknownJournal:
     """A journal of a kind that this process does not know. A newer broker may know it; it is never empty."""
@@ -79,7 +92,7 @@ class _UnknownJournal:
     async def terms(self) -> dict[tuple[str, int], Term]:
         raise AssertionError("the journal was not fenced")
 
-    async def remove(self) -> None:
+    async def remove(self, stated: Seen = NOTHING_SEEN) -> None:
         raise AssertionError("the journal was not fenced")
 
     async def close(self) -> None:
@@ -128,6 +141,11 @@ class FileJournals:
         found = [await self._run(partial(self._needed, broker)) for broker in await self._run(self._folders)]
         return [journal for journal in found if journal is not None]
 
+    async def stated(self) -> Seen:
+        """Does as Journals, for those of this home folder."""
+        found = [await self._run(partial(self._stated, broker)) for broker in await self._run(self._folders)]
+        return max(found, default=NOTHING_SEEN)
+
     async def _run(self, work: Callable[[], T]) -> T:
         """Runs disk work off the event loop. Raises JournalUnavailable."""
         worker = self._disk.worker()
@@ -144,6 +162,9 @@ class FileJournals:
     def _is_done(self, broker: str) -> bool:
         return is_done(_folder(self._home.path, broker), self._disk)
 
+    def _stated(self, broker: str) -> Seen:
+        return read_done(_folder(self._home.path, broker), self._disk)
+
     def _needed(self, broker: str) -> NeededJournal | None:
         try:
             newest = newest_commit(_folder(self._home.path, broker), self._disk)
@@ -155,6 +176,7 @@ class FileJournals:
         folder = _folder(self._home.path, broker)
         files = len(journal_files(folder, self._disk)) + 1
         remove_journal(folder, self._disk)
+        remove_folder(folder, self._disk)
         return files
 
 
@@ -201,6 +223,10 @@ class ObjectJournals:
     async def needed(self) -> list[NeededJournal]:
         """Does as Journals, for those of the store."""
         return [_needed_in_store(broker, found) for broker, found in await needed(self._store)]
+
+    async def stated(self) -> Seen:
+        """Does as Journals, for those of the store."""
+        return await stated(self._store)
 
     def _headers(self, broker: str) -> SlotHeaders:
         return SlotHeaders(broker, self._ids, self._level, self._seen)

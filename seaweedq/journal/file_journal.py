@@ -12,8 +12,9 @@ Owns the order of writes on the disk, and why:
 4. A file gets its name by rename, and one without commits is replaced by the next try under the same name: a full
    disk collects no half-made files.
 5. Files go oldest first, each removal durable before the next, so that no gap can appear.
-6. When all of them go, the file `done` is durable before the first is removed, and goes behind the last: it says that
-   nothing in the folder is needed, whatever coordination knows.
+6. When all of them go, the file `done` is durable before the first is removed: it says that nothing in the folder is
+   needed, whatever coordination knows, and states a moment of it. It stays behind the last, and those of earlier
+   journals of the same home folder go, which state less.
 
 It takes no lock: its process holds the lock of the folder above, which keeps recoveries away (journal/home_folder).
 """
@@ -33,7 +34,7 @@ from seaweedq.clock import Ids
 from seaweedq.errors import JournalUnavailable
 from seaweedq.formats import Level
 from seaweedq.journal.disk import LARGE_BYTES, Disk
-from seaweedq.journal.interface import SeenNow, seen_nothing
+from seaweedq.journal.interface import NOTHING_SEEN, Seen, SeenNow, decode_seen, encode_seen, seen_nothing
 from seaweedq.segments.frames import FILE_HEADER_BYTES, FileHeader, Frame, check_frames, encode_commit
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 _NAME = re.compile(r"([0-9]{8})\.journal")
 DONE = "done"
 """The name, in a journal's folder, that says that nothing in the journal is needed."""
+DONE_BYTES = 256  # and fewer
 
 
 def file_path(folder: Path, number: int) -> Path:
@@ -64,24 +66,50 @@ def is_done(folder: Path, disk: Disk) -> bool:
     return DONE in disk.names(folder)
 
 
-def remove_journal(folder: Path, disk: Disk) -> None:
+def read_done(folder: Path, disk: Disk) -> Seen:
+    """Returns the moment that a journal which is done states; NOTHING_SEEN if it states none, or is not done."""
+    try:
+        return decode_seen(disk.read(folder / DONE, DONE_BYTES))
+    except FileNotFoundError:
+        return NOTHING_SEEN
+
+
+def remove_journal(folder: Path, disk: Disk, stated: Seen = NOTHING_SEEN) -> None:
     """Removes a recovered journal by rule 6, its files oldest first."""
-    if numbers := journal_files(folder, disk):
+    numbers = journal_files(folder, disk)
+    disk.remove(draft_path(folder))
+    if numbers:
         reach("done.put")
         if not is_done(folder, disk):
-            fd = disk.create(folder / DONE)
-            try:
-                disk.sync(fd)
-            finally:
-                disk.close(fd)
+            _put_done(folder, disk, stated)
         disk.sync_folder(folder)
         reach("done.stored")
     for number in numbers:
         disk.remove(file_path(folder, number))
         disk.sync_folder(folder)
-    disk.remove(draft_path(folder))
-    disk.remove(folder / DONE)
-    disk.remove_folder(folder)  # unless others have files there
+    if is_done(folder, disk):
+        for other in disk.names(folder.parent):
+            remove_folder(folder.parent / other, disk, besides=folder)
+    else:
+        disk.remove_folder(folder)  # unless others have files there
+
+
+def remove_folder(folder: Path, disk: Disk, besides: Path | None = None) -> None:
+    """Removes the folder of a journal that is done, and has no file any more; not the one `besides`."""
+    if folder != besides and is_done(folder, disk) and not journal_files(folder, disk):
+        disk.remove(folder / DONE)
+        disk.remove_folder(folder)  # unless others have files there
+
+
+def _put_done(folder: Path, disk: Disk, stated: Seen) -> None:
+    draft = draft_path(folder)
+    fd = disk.create(draft)
+    try:
+        disk.write_all(fd, [encode_seen(stated)])
+        disk.sync(fd)
+        disk.rename(draft, folder / DONE)
+    finally:
+        disk.close(fd)
 
 
 @dataclass(slots=True)
@@ -159,12 +187,12 @@ class FileJournal:
             await asyncio.get_running_loop().run_in_executor(self._worker, self._end_file)
             self._worker.shutdown(wait=False)
 
-    async def remove(self) -> None:
+    async def remove(self, stated: Seen = NOTHING_SEEN) -> None:
         """Does as Journal says. Raises JournalUnavailable if the disk refuses."""
         assert self._closed
         worker = self._disk.worker()  # the journal's own ended with close
         try:
-            await asyncio.get_running_loop().run_in_executor(worker, remove_journal, self._folder, self._disk)
+            await asyncio.get_running_loop().run_in_executor(worker, remove_journal, self._folder, self._disk, stated)
         except OSError as error:
             raise JournalUnavailable(f"the journal cannot be removed: {error}") from error
         finally:

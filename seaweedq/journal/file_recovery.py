@@ -19,7 +19,7 @@ from seaweedq.errors import DataFolderInUse, JournalDamaged, JournalUnavailable
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import file_path, is_done, journal_files, remove_journal
 from seaweedq.journal.home_folder import FolderLock, known_id
-from seaweedq.journal.interface import Claim, JournalUnreachable, Seen, highest
+from seaweedq.journal.interface import NOTHING_SEEN, Claim, JournalUnreachable, Seen, highest
 from seaweedq.segments.frames import (
     FILE_HEADER_BYTES,
     Commit,
@@ -101,8 +101,8 @@ class DeadFileJournal:
     async def terms(self) -> dict[tuple[str, int], Term]:
         return await self._run(lambda: _terms(self._folder, self._disk))
 
-    async def remove(self) -> None:
-        await self._run(lambda: remove_journal(self._folder, self._disk))
+    async def remove(self, stated: Seen = NOTHING_SEEN) -> None:
+        await self._run(lambda: remove_journal(self._folder, self._disk, stated))
 
     async def close(self) -> None:
         if not self._closed:

@@ -10,6 +10,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iter
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
+import msgspec
+
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.formats import Level
 from seaweedq.journal.home_folder import HomeFolder
@@ -35,6 +37,20 @@ class Seen(NamedTuple):
 SeenNow: TypeAlias = Callable[[], tuple[int, int]]
 """Returns the fields of Seen as they are now. Asked once a commit."""
 NOTHING_SEEN = Seen()
+_DONE = msgspec.json.Decoder(dict[str, int])
+
+
+def encode_seen(seen: Seen) -> bytes:
+    """Returns the bytes of a `done`: the moment that it states; none if it states nothing."""
+    return msgspec.json.encode(seen._asdict()) if seen != NOTHING_SEEN else b""
+
+
+def decode_seen(data: bytes) -> Seen:
+    """Returns the moment that a `done` states; NOTHING_SEEN for others."""
+    try:
+        return Seen(**_DONE.decode(data))
+    except (msgspec.DecodeError, TypeError):
+        return NOTHING_SEEN
 
 
 def seen_nothing() -> Seen:
@@ -108,9 +124,9 @@ class Journal(Protocol):
     async def close(self) -> None:
         """Ends appends under way and closes files. The journal's content stays."""
 
-    async def remove(self) -> None:
+    async def remove(self, stated: Seen = NOTHING_SEEN) -> None:
         """Removes the content of a closed journal of which nothing is needed any more. The journal says so itself
-        (`done`) before the first of it goes. Can be repeated."""
+        (`done`) before the first of it goes, and states a moment that coordination knows by then. Can be repeated."""
 
 
 class DeadJournal(Protocol):
@@ -118,7 +134,8 @@ class DeadJournal(Protocol):
 
     The order of calls is: fence, commits, remove, close. Only `fence` may be called first. Before `remove` the key of
     the journal must say that it was recovered; of a journal that was, anything may be missing. `remove` begins with the
-    journal's own word that nothing in it is needed (`done`), and one that has said so has no commits.
+    journal's own word that nothing in it is needed (`done`), as that of Journal does, and one that has said so has no
+    commits.
     """
 
     async def fence(self) -> None:
@@ -145,7 +162,7 @@ class DeadJournal(Protocol):
         Raises as `commits`.
         """
 
-    async def remove(self) -> None:
+    async def remove(self, stated: Seen = NOTHING_SEEN) -> None:
         """Removes the content, oldest first. Raises JournalDamaged, Unavailable."""
 
     async def close(self) -> None:
@@ -174,6 +191,10 @@ class Journals(Protocol):
 
         A journal that is removed meanwhile may be among them, with an older moment: look again.
         """
+
+    async def stated(self) -> Seen:
+        """Returns the highest moment that journals state which are done: of the store, and of this process's home
+        folder. Raises Unavailable."""
 
     async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
         """Deletes what is left of journals that are done, and returns the number of objects or files.

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequ
 
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import Fenced, JournalUnavailable
-from seaweedq.journal.interface import Claim, NeededJournal, highest
+from seaweedq.journal.interface import NOTHING_SEEN, Claim, NeededJournal, Seen, highest
 from seaweedq.segments.frames import Commit, Frame, check_frames, pack, terms_of
 from seaweedq.segments.terms import Term
 
@@ -62,7 +62,7 @@ class MemoryJournal:
     async def close(self) -> None:
         self._closed = True
 
-    async def remove(self) -> None:
+    async def remove(self, stated: Seen = NOTHING_SEEN) -> None:
         assert self._closed
         self.commits.clear()
 
@@ -85,7 +85,7 @@ class DeadMemoryJournal:
     async def terms(self) -> dict[tuple[str, int], Term]:
         return highest(terms_of(pack(commit.frames)[0]) for commit in self._journal.commits)
 
-    async def remove(self) -> None:
+    async def remove(self, stated: Seen = NOTHING_SEEN) -> None:
         assert self._journal.is_fenced
         self._journal.commits.clear()
 
@@ -117,6 +117,9 @@ class MemoryJournals:
 
     async def needed(self) -> list[NeededJournal]:
         return [NeededJournal(broker, self.describe(broker)) for broker, one in self._journals.items() if one.commits]
+
+    async def stated(self) -> Seen:
+        return NOTHING_SEEN
 
     async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
         return 0

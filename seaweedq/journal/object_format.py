@@ -15,7 +15,8 @@ Every version begins with magic, version and draft, a CRC of the whole header, a
 later version is told from a damaged one, and needs a newer broker.
 
 Beside its slots a journal may have the object `done`: nothing in the journal is needed. It is put before the first slot
-is removed, so a journal with slots and without `done` is *needed*, whatever coordination knows of it.
+is removed, so a journal with slots and without `done` is *needed*, whatever coordination knows of it. It states a
+moment of coordination behind all that the journal was for.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ from seaweedq.checks import reach
 from seaweedq.clock import Ids
 from seaweedq.errors import JournalDamaged
 from seaweedq.formats import Format, Level, check_draft, drafted, needs_newer, undrafted
-from seaweedq.journal.interface import NOTHING_SEEN, Seen, SeenNow, seen_nothing
+from seaweedq.journal.interface import NOTHING_SEEN, Seen, SeenNow, decode_seen, encode_seen, seen_nothing
 from seaweedq.journal.pacing import MAX_WINDOW
 from seaweedq.segments.frames import Commit, Frame, pack, padded, padding, terms_of, unpack
 from seaweedq.segments.terms import Term
@@ -324,12 +325,21 @@ async def read_header(store: ObjectStore, broker: str, number: int) -> SlotHeade
     return decode_header(await store.read(name, 0, HEADER_BYTES), name)
 
 
-async def put_done(store: ObjectStore, broker: str) -> None:
-    """Says in the store that nothing in a journal is needed: before its first slot is removed. Raises
-    StoreUnavailable."""
+async def put_done(store: ObjectStore, broker: str, stated: Seen = NOTHING_SEEN) -> None:
+    """Says in the store that nothing in a journal is needed, and states a moment that coordination knows: before its
+    first slot is removed. Raises StoreUnavailable."""
     reach("done.put")
-    await store.create(done_name(broker), b"")
+    await store.create(done_name(broker), encode_seen(stated))
     reach("done.stored")
+
+
+async def read_done(store: ObjectStore, broker: str) -> Seen:
+    """Returns the moment that a journal which is done states; NOTHING_SEEN if it has gone meanwhile. Raises
+    StoreUnavailable."""
+    try:
+        return decode_seen(await store.read(done_name(broker)))
+    except FileNotFoundError:
+        return NOTHING_SEEN
 
 
 async def delete_slots(store: ObjectStore, broker: str, numbers: Sequence[int]) -> None:

@@ -33,6 +33,7 @@ from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Sleep, sleep_unless
 from seaweedq.concurrency.futures import fail
 from seaweedq.errors import Fenced, JournalDamaged, JournalUnavailable, NeedsNewerBroker, StoreUnavailable
+from seaweedq.journal.interface import NOTHING_SEEN, Seen
 from seaweedq.journal.object_format import (
     BATCH,
     SlotHeader,
@@ -235,7 +236,7 @@ class ObjectJournal:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._refuse(JournalUnavailable("the journal was closed; what became of the commit is unknown"))
 
-    async def remove(self) -> None:
+    async def remove(self, stated: Seen = NOTHING_SEEN) -> None:
         """Does as Journal says. No fence stays: this broker has closed and can acknowledge nothing more, and a fence is
         for nothing else. A put that still lands leaves an object that nobody needs. A journal without a put has no
         folder, and nothing to say. Raises Fenced, StoreUnavailable."""
@@ -245,7 +246,7 @@ class ObjectJournal:
         assert self._released == self._acknowledged, "what is needed stays"
         if not self._next:
             return
-        await put_done(self._store, self._broker)
+        await put_done(self._store, self._broker, stated)
         for numbers in batches(await list_slots(self._store, self._broker)):
             reach("slot.delete")
             await delete_slots(self._store, self._broker, numbers)

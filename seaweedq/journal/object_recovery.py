@@ -44,11 +44,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
+from functools import partial
 
 from seaweedq.checks import reach
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.errors import JournalDamaged, NeedsNewerBroker, SeaweedqError, StoreUnavailable
-from seaweedq.journal.interface import AHEAD_BYTES, Claim, highest
+from seaweedq.journal.interface import AHEAD_BYTES, NOTHING_SEEN, Claim, Seen, highest
 from seaweedq.journal.object_format import (
     BATCH,
     JOURNALS_FOLDER,
@@ -67,6 +68,7 @@ from seaweedq.journal.object_format import (
     list_journal,
     near,
     put_done,
+    read_done,
     read_header,
     slot_bytes,
     slot_name,
@@ -120,8 +122,8 @@ class DeadObjectJournal:
             raise _missing(self._broker, number, "it was there before") from error
         return slot_terms(data, name)
 
-    async def remove(self) -> None:
-        await remove_slots(self._store, self._broker)
+    async def remove(self, stated: Seen = NOTHING_SEEN) -> None:
+        await remove_slots(self._store, self._broker, stated)
 
     async def close(self) -> None:
         pass
@@ -187,7 +189,7 @@ async def read_slots(store: ObjectStore, broker: str, slots: range, claim: Claim
         await asyncio.gather(*ahead, return_exceptions=True)
 
 
-async def remove_slots(store: ObjectStore, broker: str) -> None:
+async def remove_slots(store: ObjectStore, broker: str, stated: Seen = NOTHING_SEEN) -> None:
     """Deletes a recovered journal but for its fence, and puts `done` before. Raises JournalDamaged if there are slots
     and no fence."""
     scans = _Scans(store, broker)
@@ -196,7 +198,7 @@ async def remove_slots(store: ObjectStore, broker: str) -> None:
     if numbers and not fences:
         raise JournalDamaged(f"{journal_folder(broker)} has no fence", path=journal_folder(broker), position=0)
     if numbers and not scans.is_done:
-        await put_done(store, broker)
+        await put_done(store, broker, stated)
     for batch in batches([number for number in numbers if number != max(fences)]):
         reach("fence.delete")
         await delete_slots(store, broker, batch)
@@ -293,17 +295,7 @@ def _missing(broker: str, number: int, why: str) -> JournalDamaged:
 async def needed(store: ObjectStore) -> list[tuple[str, SlotHeader | SeaweedqError]]:
     """Returns the brokers whose journals have a slot with data, and no `done`: with the newest of these slots' headers,
     or the error of reading it. Raises StoreUnavailable."""
-    slots: dict[str, list[int]] = {}
-    done: set[str] = set()
-    names = await store.list(JOURNALS_FOLDER, limit=PAGE)
-    while names:
-        for name in names:
-            broker = name.removeprefix(JOURNALS_FOLDER).partition("/")[0]
-            if (number := slot_number(name, broker)) is not None:
-                slots.setdefault(broker, []).append(number)
-            elif name == done_name(broker):
-                done.add(broker)
-        names = await store.list(JOURNALS_FOLDER, names[-1], PAGE) if len(names) == PAGE else []
+    slots, done = await _listed(store)
 
     async def read(broker: str) -> tuple[str, SlotHeader | SeaweedqError | None]:
         try:
@@ -315,6 +307,28 @@ async def needed(store: ObjectStore) -> list[tuple[str, SlotHeader | SeaweedqErr
 
     found = await gather_bounded(BATCH, read, [broker for broker in slots if broker not in done])
     return [(broker, header) for broker, header in found if header is not None]
+
+
+async def stated(store: ObjectStore) -> Seen:
+    """Returns the highest moment that journals state which are done. Raises StoreUnavailable."""
+    _, done = await _listed(store)
+    return max(await gather_bounded(BATCH, partial(read_done, store), sorted(done)), default=NOTHING_SEEN)
+
+
+async def _listed(store: ObjectStore) -> tuple[dict[str, list[int]], set[str]]:
+    """Returns the slots of all journals by broker, and the brokers whose journals are done."""
+    slots: dict[str, list[int]] = {}
+    done: set[str] = set()
+    names = await store.list(JOURNALS_FOLDER, limit=PAGE)
+    while names:
+        for name in names:
+            broker = name.removeprefix(JOURNALS_FOLDER).partition("/")[0]
+            if (number := slot_number(name, broker)) is not None:
+                slots.setdefault(broker, []).append(number)
+            elif name == done_name(broker):
+                done.add(broker)
+        names = await store.list(JOURNALS_FOLDER, names[-1], PAGE) if len(names) == PAGE else []
+    return slots, done
 
 
 async def newest_data(store: ObjectStore, broker: str, numbers: Sequence[int]) -> SlotHeader | None:

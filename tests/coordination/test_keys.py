@@ -36,6 +36,7 @@ from seaweedq.coordination.keys import (
     UPLOADS,
     URL_SECRET,
     WAITING,
+    WATERMARK,
     KeyKind,
     is_in_snapshots,
 )
@@ -246,6 +247,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
         ),
     ),
     GROWTH: ([], st.builds(records.Counter, next=COUNTS)),
+    WATERMARK: ([], st.just(records.WatermarkRecord())),
     SNAPSHOTS: ([], st.builds(records.Counter, next=COUNTS)),
     URL_SECRET: ([], st.builds(records.SecretRecord, secret=st.text())),
 }
@@ -332,7 +334,16 @@ def test_an_unreadable_value_needs_a_newer_broker(value: bytes) -> None:
 
 def test_snapshots_have_all_kinds_but_leased_ones_and_a_few() -> None:
     left_out = {kind.name for kind in CATALOGUE if not is_in_snapshots(kind.pattern)}
-    assert left_out == {"brokers", "suspicions", "leader", "creations", "url-secret", "snapshots", "waiting"}
+    assert left_out == {
+        "brokers",
+        "suspicions",
+        "leader",
+        "creations",
+        "url-secret",
+        "snapshots",
+        "watermark",
+        "waiting",
+    }
     assert is_in_snapshots("a-kind-of-a-later-version/x")
     assert is_in_snapshots("topics/url-secret")
     assert {kind.name for kind in CATALOGUE if kind.backup in ("changes", "neither")} == left_out

@@ -23,6 +23,7 @@ from seaweedq.coordination.keys import KeyKind
 from seaweedq.coordination.records import ClusterRecord, Counter, JournalRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.watermark import watermark
 from seaweedq.errors import JournalDamaged, JournalUnavailable, NeedsNewerBroker
 from seaweedq.journal.interface import Journals, JournalUnreachable
 from seaweedq.segments.terms import Term
@@ -52,8 +53,8 @@ class Look:
         cluster = read_cluster(there).record if there else None
         if identity is None or (cluster and (cluster.store, cluster.cluster) != (identity.store, identity.cluster)):
             return []
-        if cluster is None:
-            return list(find_signs(StoreFacts(), CoordinationFacts(None), {}))
+        if cluster is None or cluster.state != "serving":
+            return list(find_signs(StoreFacts(), CoordinationFacts(cluster), {}))
         facts = await self._facts(cluster)
         journals = await self._needed()
         read, _ = await read_all(self._coordination, keys.JOURNALS.prefix())
@@ -62,15 +63,19 @@ class Look:
             again = await self._needed()
             journals = {broker: seen for broker, seen in journals.items() if broker in known or broker in again}
         snapshot, rounds = await self._number(keys.SNAPSHOTS), await self._number(keys.RETENTION)
+        mark = await watermark(self._coordination)
         page = await self._coordination.range(keys.CLUSTER.key(), limit=1)
-        return list(find_signs(facts, CoordinationFacts(cluster, snapshot, rounds, page.revision, known), journals))
+        knows = CoordinationFacts(cluster, snapshot, rounds, page.revision, mark, known)
+        return list(find_signs(facts, knows, journals))
 
     async def _facts(self, cluster: ClusterRecord) -> StoreFacts:
         newest = await newest_generation(self._store)
         snapshot = await self._backups.newest_number(cluster.generation) or 0
         change = await self._backups.newest_change(cluster.generation) or 0
         number, nonce = (newest.number, newest.nonce) if newest else (0, "")
-        return StoreFacts(number, nonce, snapshot, change, await newest_round(self._store))
+        done = await self._journals.stated()
+        stated = done.revision if done.generation == cluster.generation else 0
+        return StoreFacts(number, nonce, snapshot, change, await newest_round(self._store), stated)
 
     async def _needed(self) -> dict[str, SeenJournal]:
         found = await self._journals.needed()

@@ -2,7 +2,8 @@
 
 The store and the journals are never older than coordination, since each number is in coordination first. So whatever
 they know and coordination does not was forgotten by it: another generation, a later snapshot, change or round of
-retention, a journal that is needed and has no key, a slot whose broker has seen a later revision.
+retention, a journal that is needed and has no key, a slot whose broker has seen a later revision, one that is done and
+states a later watermark.
 
 An empty coordination beside a store is a sign as well. It looks the same if the setting names a wrong prefix, or the
 etcd of another cluster. Nobody here can tell which it is, so the broker waits, and says both. It writes nothing
@@ -27,6 +28,7 @@ Reason = Literal[
     "round",
     "journal",
     "revision",
+    "done",
     "segment",
     "term",
     "file",
@@ -56,24 +58,27 @@ class SeenJournal:
 @dataclass(frozen=True)
 class StoreFacts:
     """What the store says: its newest generation with the nonce, the number of its newest snapshot and the revision of
-    its newest change in it, the number of the newest round of retention."""
+    its newest change in it, the number of the newest round of retention. `done` is the highest watermark that a journal
+    of this generation states which is done, also one of the home folder."""
 
     generation: int = 0
     nonce: str = ""
     snapshot: int = 0
     change: int = 0
     round: int = 0
+    done: int = 0
 
 
 @dataclass(frozen=True)
 class CoordinationFacts:
     """What coordination says: the cluster's record, None if there is none; the numbers of the newest snapshot and of
-    the newest round; its revision; the brokers whose journals have keys."""
+    the newest round; its revision and its watermark; the brokers whose journals have keys."""
 
     cluster: ClusterRecord | None
     snapshot: int = 0
     round: int = 0
     revision: int = 0
+    watermark: int = 0
     journals: Iterable[str] = field(default_factory=frozenset)
 
 
@@ -97,10 +102,12 @@ def find_signs(
         return
     if store.snapshot > coordination.snapshot:
         yield Sign("snapshot", f"the store has snapshot {store.snapshot}, coordination knows {coordination.snapshot}")
-    if store.change > coordination.revision:
-        yield Sign("change", f"the store has a change of revision {store.change}, above {coordination.revision}")
+    if store.change > coordination.watermark:
+        yield Sign("change", f"the store has a change of revision {store.change}, above {coordination.watermark}")
     if store.round > coordination.round:
         yield Sign("round", f"the store has round {store.round} of retention, coordination knows {coordination.round}")
+    if store.done > coordination.watermark:
+        yield Sign("done", f"a journal was done at revision {store.done}, above {coordination.watermark}")
     yield from _of_journals(cluster.generation, coordination, journals)
 
 

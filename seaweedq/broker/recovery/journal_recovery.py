@@ -4,8 +4,9 @@ Order of writes for a dead broker X, by any broker that reaches its journal: 1. 
 acknowledges nothing. 2. Its commits are replayed (broker/recovery/replay). A leader that does it itself gives X's
 segments to living brokers meanwhile, each once nothing of it remains in the journal (broker/recovery/replay). 3. X's
 journal key says `recovered`: now the leader, whoever it is, gives the others away, and dispatchers change hands. 4. The
-journal's content goes, then its key. A crash between any two leaves the key, and the next recovery begins again; each
-step does nothing if it was done before, and two brokers may do them at once.
+watermark rises to that (coordination/watermark), which `done` states. 5. The journal's content goes, then its key. A
+crash between any two leaves the key, and the next recovery begins again; each step does nothing if it was done before,
+and two brokers may do them at once.
 
 A journal that cannot be reached is unknown, never empty: its segments wait. So do those of a damaged one. But while one
 broker reads a journal another may finish, and delete the slots that the first one misses then. It has marked the key
@@ -19,7 +20,8 @@ recovery is the same as the leader's own, and several at once are safe. The brok
 the journal's broker is gone. A recovery that was begun goes on, whether the leader waits or not.
 
 The key of this broker's own journal is written before there is a journal, and removed at the end. Order of writes at a
-stop: 1. The key says `recovered`, once everything is in chains and cursors. 2. The content goes. 3. The key goes. A
+stop: 1. The key says `recovered`, once everything is in chains and cursors. 2. The watermark rises. 3. The content
+goes. 4. The key goes. A
 crash between any two, or a stop that has no time for thousands of deletions, leaves the key, and the next recovery goes
 on.
 """
@@ -40,8 +42,10 @@ from seaweedq.coordination.membership import Membership, end_life, journals_of
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.coordination.roster import is_recovered
 from seaweedq.coordination.versioned import UNREADABLE_RECORDS, Unreadable, Versioned
+from seaweedq.coordination.watermark import raise_watermark
 from seaweedq.errors import JournalDamaged, NeedsNewerBroker, NotOwner, NotReady, SeaweedqError, Unavailable
-from seaweedq.journal.interface import DeadJournal, Journal, Journals, JournalUnreachable
+from seaweedq.journal.interface import DeadJournal, Journal, Journals, JournalUnreachable, Seen
+from seaweedq.storage.generations import Generations
 
 RETIRE_S = 1.0
 logger = logging.getLogger(__name__)
@@ -55,9 +59,12 @@ ANSWER_S = 5.0
 class JournalRegistration:
     """The key of one broker's journal, which `record` describes."""
 
-    def __init__(self, coordination: Coordination, membership: Membership, record: JournalRecord) -> None:
+    def __init__(
+        self, coordination: Coordination, membership: Membership, record: JournalRecord, generations: Generations
+    ) -> None:
         self._coordination = coordination
         self._membership = membership
+        self._generations = generations
         self._key = keys.JOURNALS.key(membership.broker)
         self._held = Versioned.new(record).replace(lowest=levels.LOWEST, highest=levels.HIGHEST)
 
@@ -73,26 +80,32 @@ class JournalRegistration:
         reach("stop.retire")
         try:
             async with asyncio.timeout(RETIRE_S):
-                if not await self._record_recovered():
+                if not (revision := await self._record_recovered()):
                     return
                 reach("stop.remove")
-                await journal.remove()
+                await journal.remove(await _moment(self._coordination, self._generations, revision))
                 reach("stop.removed")
                 await self._coordination.commit([], [Delete(self._key)])
         except (TimeoutError, OSError, SeaweedqError) as error:
             logger.info("the next broker removes this journal: %s", str(error) or "it would take too long")
 
-    async def _record_recovered(self) -> bool:
-        """Writes that nothing in the journal is needed any more. False: the record cannot be read by now, and its
-        journal is left alone. Raises NotReady."""
+    async def _record_recovered(self) -> int:
+        """Writes that nothing in the journal is needed any more. Returns the revision; 0: the record cannot be read by
+        now, and its journal is left alone. Raises NotReady."""
         there = await self._coordination.get(self._key)
         held = keys.JOURNALS.read(there) if there else self._held
         if isinstance(held, Unreadable):
-            return False
+            return 0
         put = Put(self._key, keys.JOURNALS.encode(held.replace(recovered=True)))
-        if not await self._coordination.commit([self._membership.compare()], [put]):
+        if not (revision := await self._coordination.commit([self._membership.compare()], [put])):
             raise NotReady("this broker's lease has ended")  # a recovery may read what is to be removed
-        return True
+        return revision
+
+
+async def _moment(coordination: Coordination, generations: Generations, revision: int) -> Seen:
+    """Returns what a journal states that is done, given the revision in which its key has said so. Coordination knows
+    it, from then on."""
+    return Seen(generations.mine.number, await raise_watermark(coordination, revision))
 
 
 class JournalRecovery:
@@ -105,12 +118,14 @@ class JournalRecovery:
         replay: Replay,
         journals: Journals,
         place: str,
+        generations: Generations,
     ) -> None:
         self._coordination = coordination
         self._membership = membership
         self._replay = replay
         self._journals = journals
         self._place = place
+        self._generations = generations
         self._turns = asyncio.Semaphore(REPLAYS)
         self._causes: dict[str, set[str]] = {}  # by broker: the records that could not be read for its journal
         self._unreached: set[str] = set()  # the brokers whose journals cannot be reached
@@ -159,9 +174,9 @@ class JournalRecovery:
                 async with self._turns:
                     await self._replay_all(broker, journal, dead, remaining)
                 reach("takeover.recovered")
-                await self._record_recovered(broker, journal)
+                journal = await self._record_recovered(broker, journal)
             reach("takeover.remove")
-            await dead.remove()
+            await dead.remove(await _moment(self._coordination, self._generations, journal.revision))
             reach("takeover.removed")
             await self._coordination.commit([], [Delete(keys.JOURNALS.key(broker))])
             self._left.pop(broker, None)
@@ -232,17 +247,20 @@ class JournalRecovery:
                 done.acks,
             )
 
-    async def _record_recovered(self, broker: str, journal: Versioned[JournalRecord]) -> None:
-        """Records that the journal was recovered, before anything of it is deleted: only then may slots be missing."""
+    async def _record_recovered(self, broker: str, journal: Versioned[JournalRecord]) -> Versioned[JournalRecord]:
+        """Records that the journal was recovered, before anything of it is deleted: only then may slots be missing.
+        Returns its record."""
         key = keys.JOURNALS.key(broker)
         while not journal.record.recovered:
-            put = Put(key, keys.JOURNALS.encode(journal.replace(recovered=True)))
-            if await self._coordination.commit([Compare(key, journal.revision)], [put]):
-                return
+            wanted = journal.replace(recovered=True)
+            put = Put(key, keys.JOURNALS.encode(wanted))
+            if revision := await self._coordination.commit([Compare(key, journal.revision)], [put]):
+                return wanted.stored(revision)
             there = await self._coordination.get(key)
             if there is None:
-                return  # another broker has finished
+                return journal  # another broker has finished
             journal = keys.JOURNALS.require(there)  # the leader may have noted something else
+        return journal
 
 
 class RequestedRecoveries:
@@ -294,8 +312,10 @@ class Recovery(Service):
         coordination, membership = context.coordination, context.membership
         memory = RecoveryMemory(context.budget)
         replay = Replay(context.catalog, coordination, context.store, context.entries, memory)
-        self.journals = JournalRecovery(coordination, membership, replay, context.journals, home)
-        self.registration = JournalRegistration(coordination, membership, context.journals.describe(context.broker))
+        mine = context.generations
+        self.journals = JournalRecovery(coordination, membership, replay, context.journals, home, mine)
+        described = context.journals.describe(context.broker)
+        self.registration = JournalRegistration(coordination, membership, described, mine)
         self.requested = RequestedRecoveries(self.journals, coordination)
         self._membership = membership
         self._roster = context.roster

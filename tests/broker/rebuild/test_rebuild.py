@@ -1,6 +1,7 @@
 """Brokers publish, coordination goes back or is lost, and is rebuilt: all that was acknowledged is there, in order."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -8,8 +9,10 @@ import pytest
 
 from seaweedq.broker.broker import Broker
 from seaweedq.checks import using
+from seaweedq.coordination.interface import Delete, Put
 from seaweedq.storage.generations import Generation, create_generation, newest_number
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
 from tests.support.brokers.in_process import Held
 from tests.support.brokers.reshaped import at, make, replace
 from tests.support.brokers.returned import CopiedCoordination, ReturnedWorld, returned
@@ -87,6 +90,52 @@ async def test_a_coordination_that_went_back_is_rebuilt_from_the_newest_state(tm
         assert (await world.rebuild(waiting[0]))["generation"] == 2
         alive = await world.go_on(waiting)
         assert await world.delivered(alive[0]) == world.acked
+
+
+@pytest.mark.parametrize("journal", ["object", "file"])
+async def test_what_was_published_by_reference_since_is_kept(tmp_path: Path, journal: str) -> None:
+    """All brokers stop in order within a minute: no journal is needed, no snapshot is newer, and what ends meanwhile
+    raises the revision. An upload that is open and has expired would go, with a payload that a message names."""
+    async with returned(tmp_path, 1, journal=journal) as world:
+        first = world.together.brokers[0]
+        await make(first, 1)
+        async with at(world.together, first) as http:
+            upload = (await http.post("/v1/topics/t/uploads", json={"size": 6})).json()["upload_id"]
+            payload = (await inside.uploads(first).find(inside.topic(first, "t"), upload)).record.name
+
+            async def content() -> AsyncIterator[bytes]:
+                yield b"a film"
+
+            await first.process.store.payloads.receive(payload, content(), 6, None)
+            copy = await world.copy()
+            message = {"key": "k", "reference": {"upload_id": upload}}
+            answer = await http.post("/v1/topics/t/messages", json={"messages": [message]})
+            assert answer.status_code == 200, answer.text
+        world.together.unlisten(first)
+        await first.stop()
+        for _ in range(30):
+            await copy.commit([], [Put("passed", b"")])
+        await copy.commit([], [Delete("passed")])
+        waiting = await world.bring_back(copy, [first])
+        assert waiting[0].waiting
+        assert waiting[0].waiting.found == ("done",)
+        await world.rebuild(waiting[0])
+        (alive,) = await world.go_on(waiting)
+        held = await inside.uploads(alive).find(inside.topic(alive, "t"), upload)
+        assert held.record.state == "published"
+
+
+async def test_a_stop_in_order_is_no_sign(tmp_path: Path) -> None:
+    async with returned(tmp_path, 2, journal="object") as world:
+        alive = list(world.together.brokers)
+        await make(alive[0], 2)
+        for _ in range(2):
+            await world.publish(alive[0], 6)
+            for broker in alive:
+                world.together.unlisten(broker)
+                await broker.stop()
+            alive = await world.bring_back(world.together.coordination, alive)
+            assert not any(broker.waiting for broker in alive)
 
 
 POINTS = ("generation", "announced", "saved", "replacing", "page", "replaced", "backed", "done")

@@ -18,7 +18,7 @@ from seaweedq.coordination.records import ClusterRecord
 
 CLUSTER = ClusterRecord("c", "s", generation=2, nonce="n")
 STORE = StoreFacts(2, "n", 7, 90, 5)
-KNOWN: dict[str, Any] = {"snapshot": 7, "round": 5, "revision": 100, "journals": ("a", "b")}
+KNOWN: dict[str, Any] = {"snapshot": 7, "round": 5, "revision": 100, "watermark": 95, "journals": ("a", "b")}
 
 
 def reasons(store: StoreFacts = STORE, journals: Any = None, cluster: Any = CLUSTER, **known: Any) -> list[str]:
@@ -37,8 +37,9 @@ def test_no_sign() -> None:
         (StoreFacts(2, "m", 7, 90, 5), "generation"),  # two histories gave the same number
         (StoreFacts(1, "n", 7, 90, 5), "generation"),
         (StoreFacts(2, "n", 8, 90, 5), "snapshot"),
-        (StoreFacts(2, "n", 7, 101, 5), "change"),
+        (StoreFacts(2, "n", 7, 96, 5), "change"),  # what ends raises the revision of the whole, not the watermark
         (StoreFacts(2, "n", 7, 90, 6), "round"),
+        (StoreFacts(2, "n", 7, 90, 5, 96), "done"),
     ],
 )
 def test_the_store_knows_more(store: StoreFacts, reason: str) -> None:
@@ -46,7 +47,13 @@ def test_the_store_knows_more(store: StoreFacts, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "store", [StoreFacts(2, "n", 6, 90, 5), StoreFacts(2, "n", 7, 100, 5), StoreFacts(2, "n", 7, 90, 4)]
+    "store",
+    [
+        StoreFacts(2, "n", 6, 90, 5),
+        StoreFacts(2, "n", 7, 95, 5),
+        StoreFacts(2, "n", 7, 90, 4),
+        StoreFacts(2, "n", 7, 90, 5, 95),
+    ],
 )
 def test_coordination_knows_each_number_first(store: StoreFacts) -> None:
     assert reasons(store) == []

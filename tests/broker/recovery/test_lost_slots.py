@@ -9,7 +9,9 @@ import pytest
 from seaweedq.broker.broker import Broker
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
+from seaweedq.coordination.watermark import watermark
 from seaweedq.errors import JournalDamaged
+from seaweedq.journal.interface import decode_seen
 from seaweedq.journal.object_format import SlotHeader, SlotKind, done_name, encode_slot, slot_name
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers import inside
@@ -106,7 +108,8 @@ async def test_a_key_of_an_earlier_day_finds_the_journal_done(tmp_path: Path) ->
         assert there
         await together.crash(together.brokers[1])
         assert await recovered(together, dead) == MESSAGES
-        assert store.objects.pop(done_name(dead)) == b""
+        stated = store.objects.pop(done_name(dead))
+        assert decode_seen(stated).revision <= await watermark(together.coordination)
         for number in (0, 1, LOST + 1):
             store.objects[slot_name(dead, number)] = encode_slot(
                 SlotHeader(SlotKind.DATA, dead, number, "0" * 32, 0, number), ()
@@ -115,7 +118,7 @@ async def test_a_key_of_an_earlier_day_finds_the_journal_done(tmp_path: Path) ->
         await together.coordination.commit([], [Put(key, there.value)])
         with pytest.raises(JournalDamaged):
             await inside.recovery(leader).recover(dead, before)
-        store.objects[done_name(dead)] = b""
+        store.objects[done_name(dead)] = stated
         assert await inside.recovery(leader).recover(dead, before)
         assert await together.coordination.get(key) is None
 

@@ -15,6 +15,7 @@ from seaweedq.journal.backends import JournalKinds
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.home_folder import HomeFolder
 from seaweedq.journal.interface import (
+    NOTHING_SEEN,
     Claim,
     DeadJournal,
     Journal,
@@ -22,6 +23,7 @@ from seaweedq.journal.interface import (
     JournalSetup,
     JournalUnreachable,
     NeededJournal,
+    Seen,
     SeenNow,
 )
 from seaweedq.segments.frames import Commit, Frame
@@ -80,7 +82,7 @@ class QuorumJournal:
     async def close(self) -> None:
         pass
 
-    async def remove(self) -> None:
+    async def remove(self, stated: Seen = NOTHING_SEEN) -> None:
         for peer in self._peers:
             peer.commits.pop(self._broker, None)
 
@@ -109,7 +111,7 @@ class DeadQuorum:
     async def terms(self) -> dict[tuple[str, int], Term]:
         return {}
 
-    async def remove(self) -> None:
+    async def remove(self, stated: Seen = NOTHING_SEEN) -> None:
         await QuorumJournal(self._peers, self._broker).remove()
 
     async def close(self) -> None:
@@ -136,6 +138,9 @@ class Quorums:
 
     async def needed(self) -> list[NeededJournal]:
         return []
+
+    async def stated(self) -> Seen:
+        return NOTHING_SEEN
 
     async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
         return 0

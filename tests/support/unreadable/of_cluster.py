@@ -13,6 +13,7 @@ from seaweedq.coordination.records import (
     RevocationRecord,
     SuspicionRecord,
     WaitingRecord,
+    WatermarkRecord,
 )
 from seaweedq.errors import NeedsNewerBroker
 from tests.support.brokers import inside
@@ -75,6 +76,7 @@ CASES: dict[keys.KeyKind[Any], Case] = {
     ),
     keys.REVOCATIONS: Case(lambda _: "revocations/b9.x", nothing, nothing, RevocationRecord("b8.x", (), 600.0)),
     keys.LEADER: Case(lambda _: "leader", leader_broken, leader_whole, LeaderRecord("b9.x")),
+    keys.WATERMARK: Case(lambda _: "watermark", nothing, nothing, WatermarkRecord(), noticed=False),
     keys.WAITING: Case(lambda _: "waiting/b9.home", nothing, nothing, WaitingRecord("http://b9"), noticed=False),
     keys.JOURNALS: Case(lambda _: "journals/b9.gone", journal_broken, journal_whole, JournalRecord("file", "nowhere")),
 }
