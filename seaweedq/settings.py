@@ -324,6 +324,13 @@ class PayloadSettings(Group):
         description="Maximum number of uploads of a topic that have begun and are not published yet; more get 429. "
         "Each may occupy its bytes in the store until it expires.",
     )
+    max_write_uploads: int = Field(
+        100_000,
+        ge=1,
+        le=1_000_000,
+        description="Maximum number of uploads of a topic that have begun for writes, and that no write has taken yet; "
+        "more get 429. max_open_uploads does not count them.",
+    )
     upload_expires_s: int = Field(
         86_400,
         ge=60,

@@ -22,6 +22,7 @@ COUNTS = {
     "member",
     "journal_window",
     "max_open_uploads",
+    "max_write_uploads",
     "import_batch_rows",
     "max_connections",
     "max_connections_per_address",

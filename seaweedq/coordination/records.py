@@ -445,6 +445,7 @@ class UploadRecord(msgspec.Struct, frozen=True):
 
     `checked` is the digest that the object was found to have. `parts` is the store's id of a multipart upload, whose
     parts have `part_bytes` bytes, except the last one. A removed upload is `cleared` once its object was deleted.
+    `write` is the writer and number of the write that alone may take it: `{writer}/{number}`.
     docs/internals/by-reference.md has the states.
     """
 
@@ -459,6 +460,7 @@ class UploadRecord(msgspec.Struct, frozen=True):
     parts: str | None = None
     part_bytes: int | None = None
     cleared: bool = False
+    write: str | UnsetType = UNSET
 
 
 class ImportedSegment(msgspec.Struct, frozen=True):

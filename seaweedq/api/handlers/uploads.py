@@ -23,12 +23,12 @@ from seaweedq.api.connections.answers import StoredObject, send_object
 from seaweedq.api.connections.memory import IncompleteBody
 from seaweedq.api.connections.request_reader import RequestReader, StreamedBody
 from seaweedq.api.handlers.topics import create, may_create
-from seaweedq.api.parameters import PathTopic, RequestDep, check_name, json_answer, moment
+from seaweedq.api.parameters import PathTopic, RequestDep, check_name, json_answer, moment, query
 from seaweedq.api.request import Answer, Request, Send
 from seaweedq.api.routes import OF_BODIES, OF_CREATION, OF_TOPIC, OWN_RIGHT, STREAM, TOPIC, UPLOAD, Lead, Router, Takes
 from seaweedq.api.services import Parts, body, given
 from seaweedq.broker.topics import Catalog, Topic, TopicAdmin
-from seaweedq.broker.uploads import Uploads, incarnation_of, object_name, part_count, read_pieces
+from seaweedq.broker.uploads import Uploads, check_write, incarnation_of, object_name, part_count, read_pieces
 from seaweedq.coordination.records import TopicConfig, UploadRecord
 from seaweedq.errors import (
     InvalidRequest,
@@ -46,6 +46,13 @@ from seaweedq.storage.interface import ObjectStore
 router = Router("uploads")
 MAX_NUMBERS = 100  # parts whose URLs one request gets
 _TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}(;[\x20-\x7e]{1,128})?")
+
+_WRITE = query(
+    "write",
+    "the write that the upload is for: its writer and number",
+    {"type": "string", "pattern": r"^[A-Za-z0-9._-]{1,128}/(0|[1-9][0-9]{0,18})$"},
+    check_write,
+)
 
 Url = str | UnsetType
 Headers = Mapping[str, str] | UnsetType
@@ -88,7 +95,8 @@ class UploadPart(Struct):
 
 
 class UploadState(Struct):
-    """An upload: `open`, with a fresh URL, or the parts that the store has; `imported`; or `published`."""
+    """An upload: `open`, with a fresh URL, or the parts that the store has; `imported`; or `published`. `write` is that
+    for which it was begun."""
 
     upload_id: str
     state: str
@@ -101,6 +109,7 @@ class UploadState(Struct):
     headers: Headers = UNSET
     part_bytes: int | UnsetType = UNSET
     parts: list[UploadPart] | UnsetType = UNSET
+    write: str | UnsetType = UNSET
 
 
 class PartUrl(Struct):
@@ -191,10 +200,11 @@ async def create_upload(
     services: Services,
     request: RequestDep,
     topic: PathTopic,
+    write: Annotated[str | None, _WRITE],
     wanted: Annotated[UploadRequest, body(UploadRequest, _EXAMPLE, required=True)],
 ) -> Response:
-    """Creates an upload, and returns where its bytes go. A message can refer to it once they are there. A topic that
-    does not exist is created, as by a publish."""
+    """Creates an upload, and returns where its bytes go. A message can refer to it once they are there, or with `write`
+    that write alone. A topic that does not exist is created, as by a publish."""
     if not _TYPE.fullmatch(wanted.content_type):
         detail = f"content_type is {wanted.content_type[:100]!r}; it must be a media type such as text/plain"
         raise InvalidRequest(detail, field="content_type", value=wanted.content_type[:100])
@@ -206,7 +216,7 @@ async def create_upload(
     found = await services.catalog.require(topic)
     async with opening(request, services.is_open) as opened:
         upload, record = await services.uploads.create(
-            found, wanted.size, wanted.content_type, sha256, wanted.multipart
+            found, wanted.size, wanted.content_type, sha256, wanted.multipart, write or UNSET
         )
         opened(topic, upload)
     answer = UploadAnswer(upload, moment(record.expires_us))
@@ -405,6 +415,7 @@ async def _add_url(
 async def _state(request: Request, uploads: Uploads, topic: Topic, upload: str, record: UploadRecord) -> UploadState:
     sha256 = record.sha256 or record.checked
     state = UploadState(upload, record.state, record.size, record.content_type, sha256, moment(record.expires_us))
+    state.write = record.write
     if record.part_bytes:
         state.part_bytes = record.part_bytes
     if record.state == "open" and record.parts is None:

@@ -2,19 +2,23 @@
 and the removal of the objects that they stand for.
 
 The number of open uploads of a topic is bounded, so that nobody fills the store with payloads that are never published.
-A count reads all of a topic's upload records, so it is made at most every RECOUNT_S, and this broker's own uploads
-since are added. Before a request is refused the count is made again. So the limit is exact for the uploads of one
-broker; several brokers may together exceed it by those that they begin in RECOUNT_S.
+A count reads all of a topic's upload records, so it is made at most every RECOUNT_S, more seldom if they are many, and
+this broker's own uploads since are added. Before a request is refused the count is made again. So the limit is exact
+for the uploads of one broker; several brokers may together exceed it by those that they begin between two counts.
+Uploads for writes have a limit and a count of their own.
 
 Only an object whose record says `removed`, which no publish can take back, or an object of a dead incarnation is
 deleted.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
+
+from msgspec import UNSET
 
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads import rules
@@ -29,7 +33,9 @@ from seaweedq.errors import NotReady, TooManyUploads, UploadNotFound
 from seaweedq.storage.interface import PayloadStore
 
 PAGE = 200  # records read at a time
+COUNTED = 1000  # by a count, at a time: 5 ms
 RECOUNT_S = 30.0
+SHORT = 10_000  # records: a count of n times as many is made n times as seldom
 FULL_S = 1.0  # between two counts that refuse requests
 AT_ONCE = 16
 
@@ -86,9 +92,9 @@ class UploadRecords:
                 return changed.stored(revision)
             found = None
 
-    def entries(self, topic: Topic) -> AsyncIterator[Entry]:
+    def entries(self, topic: Topic, page: int = PAGE) -> AsyncIterator[Entry]:
         """Yields all records of a topic, a page at a time."""
-        return entries(self._coordination, keys.UPLOADS.prefix(topic.name, topic.record.incarnation), limit=PAGE)
+        return entries(self._coordination, keys.UPLOADS.prefix(topic.name, topic.record.incarnation), limit=page)
 
 
 def key_of(topic: Topic, upload: str) -> str:
@@ -104,10 +110,11 @@ def not_found(topic: Topic, upload: str) -> UploadNotFound:
 
 @dataclass(eq=False)
 class _Count:
-    """The count at `at_s` has found `found`; since then `since` were begun here, less those that ended; `begun` are
-    under way."""
+    """The count at `at_s` has found `found` among the `read` records; since then `since` were begun here, less those
+    that ended; `begun` are under way."""
 
     at_s: float = float("-inf")
+    read: int = 0
     found: int = 0
     since: int = 0
     begun: int = 0
@@ -117,26 +124,34 @@ class _Count:
     def total(self) -> int:
         return self.found + self.since + self.begun
 
+    @property
+    def slowness(self) -> float:
+        """How much more seldom than a short one such a count is made: many records take as many times longer."""
+        return max(1.0, self.read / SHORT)
+
 
 class OpenQuota:
-    """The approximate numbers of open uploads by topic."""
+    """The approximate numbers of open uploads by topic: those for messages, or with `of_writes` those for writes."""
 
-    def __init__(self, records: UploadRecords, clock: Clock, limit: int) -> None:
+    def __init__(self, records: UploadRecords, clock: Clock, limit: int, of_writes: bool) -> None:
         self._records = records
         self._clock = clock
         self._limit = limit
+        self._of_writes = of_writes
         self._counts: WeakKeyDictionary[Topic, _Count] = WeakKeyDictionary()
 
     @asynccontextmanager
     async def place(self, topic: Topic) -> AsyncIterator[None]:
         """Counts an upload that begins in this block, unless it fails. Raises TooManyUploads."""
         count = self._counts.setdefault(topic, _Count())
-        await self._recount(topic, count, RECOUNT_S)
+        if not (count.read and count.counting.locked()):  # else the count before it does meanwhile
+            await self._recount(topic, count, RECOUNT_S)
         if count.total >= self._limit:
             await self._recount(topic, count, FULL_S)
         if count.total >= self._limit:
-            detail = f"topic {topic.name!r} has {count.total} open uploads, which is the limit: publish or abort some"
-            raise TooManyUploads(detail, limit=self._limit, retry_after_s=int(FULL_S))
+            what, use = ("open uploads for writes", "write") if self._of_writes else ("open uploads", "publish")
+            detail = f"topic {topic.name!r} has {count.total} {what}, which is the limit: {use} or abort some"
+            raise TooManyUploads(detail, limit=self._limit, retry_after_s=math.ceil(FULL_S * count.slowness))
         count.begun += 1
         try:
             yield
@@ -152,12 +167,18 @@ class OpenQuota:
     async def _recount(self, topic: Topic, count: _Count, every_s: float) -> None:
         async with count.counting:
             now_s = self._clock.monotonic_s()
-            if now_s - count.at_s < every_s:
+            if now_s - count.at_s < every_s * count.slowness:
                 return
-            count.since = 0
-            found = [keys.UPLOADS.read(entry) async for entry in self._records.entries(topic)]
-            count.found = sum(isinstance(one, Unreadable) or one.record.state == "open" for one in found)
-            count.at_s = now_s
+            before, found, read = count.since, 0, 0
+            async for entry in self._records.entries(topic, COUNTED):
+                read += 1
+                found += self._counts_in(keys.UPLOADS.read(entry))
+            count.read, count.found, count.since, count.at_s = read, found, count.since - before, now_s
+
+    def _counts_in(self, held: Versioned[UploadRecord] | Unreadable) -> bool:
+        if isinstance(held, Unreadable):
+            return True
+        return held.record.state == "open" and (held.record.write is not UNSET) == self._of_writes
 
 
 async def clear(store: PayloadStore, record: UploadRecord) -> None:

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from seaweedq.coordination.records import TopicConfig, UploadRecord
 from seaweedq.errors import InvalidRequest, PayloadTooLarge, UploadConflict
@@ -26,6 +27,7 @@ MIN_PART_BYTES, MAX_PARTS = 5 * MIB, 10_000
 PART_BYTES = 16 * MIB  # the size of parts, unless there would be too many of them
 LATE_S = 86_400  # how long a put may last after the last moment at which it could begin
 NAMED = 100  # missing parts that an error lists
+_WRITE = re.compile(r"[A-Za-z0-9._-]{1,128}/(0|[1-9][0-9]{0,18})")
 _ID = re.compile(r"(?P<date>[0-9]{8})-(?P<incarnation>0|[1-9][0-9]{0,9})-[0-9a-f]{32}")
 Use = Literal["imported", "published"]
 
@@ -46,6 +48,14 @@ def incarnation_of(upload: str) -> int | None:
     """Returns the incarnation in an upload's id; None if it is no id."""
     found = _ID.fullmatch(upload)
     return int(found["incarnation"]) if found else None
+
+
+def check_write(write: str) -> str:
+    """Returns the `{writer}/{number}` of a write as it is. Raises InvalidRequest for any other text."""
+    if not _WRITE.fullmatch(write) or int(write.rpartition("/")[2]) >= 2**63:
+        forms = "a writer (1 to 128 of A-Z a-z 0-9 . _ -), a slash, and a number below 2^63"
+        raise InvalidRequest(f"write is {write[:200]!r}; it must be {forms}", field="write", value=write[:200])
+    return write
 
 
 def date_of(upload: str) -> str:
@@ -147,6 +157,16 @@ def step(record: UploadRecord, now_us: int, grace_s: float) -> Step:
     if late_s <= grace_s:
         return Step.KEEP
     return {"open": Step.REMOVE, "imported": Step.REMOVE_IMPORTED, "published": Step.FORGET}[record.state]
+
+
+def check_user(upload: str, record: UploadRecord, write: str | UnsetType) -> None:
+    """Raises UploadConflict unless an upload is for this write, or for none if that is unset."""
+    if record.write != write:
+        if record.write is UNSET:
+            detail = f"the upload was begun for messages; a write takes those that were begun with ?write={write}"
+        else:
+            detail = f"the upload was begun for the write {record.write}, which alone may take it"
+        raise UploadConflict(detail, upload_id=upload)
 
 
 def as_claimed(record: UploadRecord, digest: str, use: Use) -> UploadRecord:

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from seaweedq.access.rights import NEVER_US
@@ -67,14 +68,21 @@ class Uploads:
         self._ids = ids
         self._settings = settings
         self._check = DigestCheck(store)
-        self._open = OpenQuota(records, clock, settings.max_open_uploads)
+        self._open = OpenQuota(records, clock, settings.max_open_uploads, of_writes=False)
+        self._of_writes = OpenQuota(records, clock, settings.max_write_uploads, of_writes=True)
         self.own_urls = own_urls
         self.close = self._check.close
 
     async def create(
-        self, topic: Topic, size: int, content_type: str, sha256: str | None, multipart: bool | None
+        self,
+        topic: Topic,
+        size: int,
+        content_type: str,
+        sha256: str | None,
+        multipart: bool | None,
+        write: str | UnsetType = UNSET,
     ) -> tuple[str, UploadRecord]:
-        """Begins an upload of `size` bytes. Returns its id, and its record.
+        """Begins an upload of `size` bytes, for messages or for a `write`. Returns its id, and its record.
 
         Raises PayloadTooLarge, TooManyUploads, TopicBeingDeleted, and InvalidRequest if the store has no parts.
         """
@@ -82,12 +90,12 @@ class Uploads:
         now_us = self._clock.now_us()
         upload = rules.upload_id(now_us, topic.record.incarnation, self._ids.nonce())
         name = rules.object_name(topic.name, upload)
-        async with self._open.place(topic):
+        async with self._quota(write).place(topic):
             parts = await self._store.begin_parts(name, content_type) if part_bytes else None
             reach("upload.begun")
             expires_us = now_us + self._settings.upload_expires_s * 1_000_000
             record = UploadRecord(
-                name, size, content_type, sha256, now_us, expires_us, parts=parts, part_bytes=part_bytes
+                name, size, content_type, sha256, now_us, expires_us, parts=parts, part_bytes=part_bytes, write=write
             )
             await self._records.write(topic, upload, record)
         reach("upload.recorded")
@@ -201,20 +209,24 @@ class Uploads:
         found = await self._records.require(topic, upload)
         removed = await self._records.change(topic, upload, rules.as_removed, found)
         if found.record.state == "open":
-            self._open.ended(topic)
+            self._quota(found.record.write).ended(topic)
         reach("upload.removed")
         await clear(self._store, removed.record)
         reach("upload.cleared")
         await self._records.change(topic, upload, lambda now: replace(now, cleared=True), removed)
 
-    async def claim(self, topic: Topic, upload: str, use: rules.Use = "published") -> Reference:
+    async def claim(
+        self, topic: Topic, upload: str, use: rules.Use = "published", write: str | UnsetType = UNSET
+    ) -> Reference:
         """Publishes an upload: from now on its object stays as long as its topic. Any number of messages may name it
         until it expires. An upload that is only imported is removed once it has expired and its import is over.
 
-        Raises UploadNotFound, UploadExpired, UploadIncomplete, UploadMismatch.
+        Raises UploadNotFound, UploadExpired, UploadIncomplete, UploadMismatch, and UploadConflict if it was begun for
+        another use than this `write`: for another write, for messages, or for a write where this is none.
         """
         found = await self.find(topic, upload)
         record = found.record
+        rules.check_user(upload, record, write)
         self._check_time(upload, record)
         if record.state not in (use, "published"):
             digest = await self._check.digest(upload, record)
@@ -232,7 +244,7 @@ class Uploads:
 
             record = (await self._records.change(topic, upload, claimed, found)).record
             if was == "open":
-                self._open.ended(topic)
+                self._quota(write).ended(topic)
             reach("claim.published")
         assert record.checked is not None
         return Reference(self._store.uri(record.name), record.size, record.content_type, record.checked)
@@ -246,6 +258,9 @@ class Uploads:
             await self._records.change(topic, number, rules.as_dead, keys.UPLOADS.require(entry))
         reach("delete.payloads")
         await clear_folder(self._store, topic.name, topic.record.incarnation + 1)
+
+    def _quota(self, write: str | UnsetType) -> OpenQuota:
+        return self._open if write is UNSET else self._of_writes
 
     async def _record_digest(self, topic: Topic, upload: str, digest: str) -> UploadRecord:
         """Records the object's digest. An object that came after its upload was removed is deleted again."""

@@ -8,8 +8,9 @@ from unittest.mock import patch
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 
-from seaweedq.broker.uploads import broker_urls
+from seaweedq.broker.uploads import broker_urls, records
 from seaweedq.broker.uploads import rules as upload_plan
 from seaweedq.broker.uploads.broker_urls import key_of
 from seaweedq.broker.uploads.records import clear_folder
@@ -19,6 +20,7 @@ from seaweedq.coordination.records import Counter, TopicConfig, TopicRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     Forbidden,
+    InvalidRequest,
     NotReady,
     TooManyUploads,
     TopicBeingDeleted,
@@ -42,13 +44,13 @@ async def world():
     return made
 
 
-async def begun(world, broker=0, sha256=None) -> tuple[str, str]:
-    upload, record = await world.uploads[broker].create(world.topic, len(BYTES), "a/b", sha256, None)
+async def begun(world, broker=0, sha256=None, write=UNSET) -> tuple[str, str]:
+    upload, record = await world.uploads[broker].create(world.topic, len(BYTES), "a/b", sha256, None, write)
     return upload, record.name
 
 
-async def there(world, content=BYTES, sha256=None) -> tuple[str, str]:
-    upload, name = await begun(world, sha256=sha256)
+async def there(world, content=BYTES, sha256=None, write=UNSET) -> tuple[str, str]:
+    upload, name = await begun(world, sha256=sha256, write=write)
     await world.store.create(name, content)
     return upload, name
 
@@ -236,6 +238,83 @@ async def test_the_limit_counts_open_ones_alone_and_over_brokers():
     world.pass_s(31)  # the other broker counts again
     both = await asyncio.gather(*(begun(world, 0) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(each, TooManyUploads) for each in both)
+
+
+async def test_uploads_for_writes_have_a_limit_of_their_own():
+    world = World(presigns=True)
+    object.__setattr__(world.settings, "max_open_uploads", 2)
+    object.__setattr__(world.settings, "max_write_uploads", 3)
+    await world.start()
+    mine = [await there(world, write=f"w/{number}") for number in range(3)]
+    with pytest.raises(TooManyUploads, match="3 open uploads for writes") as refused:
+        await begun(world, 0, write="other/0")
+    assert refused.value.fields["limit"] == 3
+    for _ in range(2):
+        await begun(world, 0)
+    with pytest.raises(TooManyUploads):
+        await begun(world, 0)
+    await world.uploads[0].claim(world.topic, mine[0][0], "imported", write="w/0")
+    await world.uploads[0].abort(world.topic, mine[1][0])
+    for _ in range(2):
+        await begun(world, 0, write="w/3")
+    with pytest.raises(TooManyUploads):
+        await begun(world, 0, write="w/3")
+
+
+async def test_a_long_count_is_made_seldom_and_holds_nobody_up(world, monkeypatch):
+    monkeypatch.setattr(records, "SHORT", 10)
+    for _ in range(30):
+        await begun(world, 1, write="w/1")
+    reads = []
+    real = world.coordination.range
+
+    async def counted(*args, **more):
+        reads.append(args)
+        if len(reads) == 2:
+            await held.wait()
+        return await real(*args, **more)
+
+    held = asyncio.Event()
+    monkeypatch.setattr(world.coordination, "range", counted)
+    for passed_s in (0, 3 * records.RECOUNT_S - 1):
+        world.pass_s(passed_s)
+        await begun(world, 0, write="w/1")
+    assert len(reads) == 1, "30 records are counted each 90 s"
+    world.pass_s(1)
+    counting = asyncio.create_task(begun(world, 0, write="w/1"))
+    await asyncio.sleep(0)
+    await asyncio.wait_for(begun(world, 0, write="w/1"), 5)
+    assert not counting.done()
+    held.set()
+    await counting
+    assert len(reads) == 2
+
+
+WRONG = ["w/02", "a b/1", "/1", "w", "w/1/2", f"w/{2**63}", "w/-1", f"{'w' * 129}/1", "w/1\n"]
+
+
+@pytest.mark.parametrize("write", WRONG)
+def test_a_write_is_a_writer_and_a_number(write):
+    with pytest.raises(InvalidRequest):
+        upload_plan.check_write(write)
+
+
+async def test_only_its_write_takes_an_upload(world):
+    upload, _ = await there(world, write=f"w.W_-/{2**63 - 1}")
+    plain, _ = await there(world)
+    uploads, topic = world.uploads[0], world.topic
+    for work in (
+        uploads.claim(topic, upload),
+        uploads.claim(topic, upload, "imported"),
+        uploads.claim(topic, upload, "imported", write="w/8"),
+        uploads.claim(topic, plain, "imported", write="w/8"),
+    ):
+        with pytest.raises(UploadConflict):
+            await work
+    await uploads.claim(topic, upload, "imported", write=upload_plan.check_write(f"w.W_-/{2**63 - 1}"))
+    with pytest.raises(UploadConflict):
+        await uploads.abort(topic, upload)
+    assert (await uploads.find(topic, upload)).record.state == "imported"
 
 
 async def test_all_brokers_share_one_secret(world):
