@@ -81,7 +81,7 @@ class JournalSearch:
                 return
             try:
                 found = await _terms(self._backend, broker, records[broker]) if fence else {}
-                needed[broker] = FoundJournal(records[broker], found)
+                needed[broker] = FoundJournal(records[broker], found, is_read=fence)
             except (JournalUnreachable, JournalDamaged, JournalUnavailable, NeedsNewerBroker) as error:
                 hindered[broker] = str(error)
 

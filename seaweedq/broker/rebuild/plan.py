@@ -56,10 +56,12 @@ def _reaches(own: State, stored: State) -> bool:
 
 @dataclass(frozen=True)
 class FoundJournal:
-    """A journal of which something may be needed: its record, and the highest term of each segment in its frames."""
+    """A journal of which something may be needed: its record, and the highest term of each segment in its frames, if
+    they were read: a dry run reads none."""
 
     record: JournalRecord
     terms: Mapping[Place, Term] = field(default_factory=dict)
+    is_read: bool = True
 
 
 @dataclass(frozen=True)
@@ -332,9 +334,13 @@ def _go_on_with_imports(view: StateView, found: Found) -> dict[str, int]:
 def _lower_cursors(view: StateView, found: Found) -> dict[str, set[tuple[int, int]]]:
     """Lowers the cursors of open segments to the ends of their chains where no journal has rows that may be behind:
     those rows are gone, and others get their offsets. All cursors fall if a journal is left out: rows that another one
-    has are delivered again. Returns the segments with their ends, by topic."""
+    has are delivered again. Nothing is known of them before journals are read. Returns the segments with their ends,
+    by topic."""
     fallen: dict[str, set[tuple[int, int]]] = {}
-    framed = {} if found.journals.left_out else found.journals.owners()
+    journals = found.journals
+    if not journals.left_out and not all(one.is_read for one in journals.needed.values()):
+        return fallen
+    framed = {} if journals.left_out else journals.owners()
     for parts, held in list(view.of(keys.CURSORS).items()):
         name, incarnation, _, number = parts
         segment = view.of(keys.SEGMENTS).get((name, incarnation, number))

@@ -244,6 +244,15 @@ def test_cursors_fall_to_the_ends_of_chains_if_no_journal_has_rows_behind() -> N
     assert "topic t: the messages of segment 3 from offset 10 on, which a subscription had" in losses(made)[0]
 
 
+def test_a_dry_run_knows_of_no_rows_that_are_gone() -> None:
+    """It reads no journal: any of them may have the rows."""
+    parts = ("t", 3, "s", 3)
+    found = Journals({"x": FoundJournal(JOURNAL, is_read=False)})
+    made = planned(state(T, S, (keys.CURSORS, parts, CURSOR)), journals=found)
+    assert at(made, keys.CURSORS, *parts) == CURSOR
+    assert not any("from offset" in one for one in losses(made))
+
+
 def test_without_a_journal_cursors_fall_to_the_ends_of_chains() -> None:
     parts = ("t", 3, "s", 3)
     made = planned(state(T, S, (keys.CURSORS, parts, CURSOR)), journals=Journals(left_out={"x"}))
