@@ -32,6 +32,7 @@ import pyarrow.parquet as pq
 
 from seaweedq.checks import require
 from seaweedq.concurrency.deadline import Sleep
+from seaweedq.concurrency.pools import Pool
 from seaweedq.errors import ChainDamaged, Fenced, NeedsNewerBroker, StoreUnavailable
 from seaweedq.segments.entry import EntryMetadata, EntryName, open_entry, segment_folder
 from seaweedq.storage.interface import ObjectStore, Pauses
@@ -158,9 +159,17 @@ class Chain:
     `first` is the first of these that `open` has found.
     A `sealed` chain has ended: its last entry has a seal, which retention may have taken since.
     `facts` are of the entries that were appended or opened here.
+    `readers` are the threads in which entries are read, the store's own without it.
     """
 
-    def __init__(self, store: ObjectStore, topic: str, segment: int, sleep: Sleep = asyncio.sleep) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        topic: str,
+        segment: int,
+        sleep: Sleep = asyncio.sleep,
+        readers: Pool | None = None,
+    ) -> None:
         self.folder = segment_folder(topic, segment)
         self.last: EntryMetadata | None = None
         self.first: EntryName | None = None
@@ -169,6 +178,7 @@ class Chain:
         self.failing: StoreUnavailable | None = None
         self._first = BEGINNING  # the name of the first entry
         self._store = store
+        self._readers = readers or store.readers
         self._sleep = sleep
         self.facts: dict[EntryName, EntryFacts] = {}
         self._names: list[EntryName] | None = None
@@ -370,7 +380,7 @@ class Chain:
 
     async def read(self, work: Callable[..., T], *arguments: object) -> T:
         """Calls a function that blocks on the store, in the threads for that."""
-        return await self._store.readers.run(work, *arguments)
+        return await self._readers.run(work, *arguments)
 
     def entry(self, name: EntryName) -> tuple[BinaryIO, pq.ParquetFile, EntryMetadata]:
         """Opens an entry for reading. Blocks: call it in a thread, and close both files."""

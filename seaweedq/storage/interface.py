@@ -202,10 +202,9 @@ def _check_parts(name: str, parts: list[str]) -> None:
         raise ValueError(f"{name!r} is not a valid object name")
 
 
-async def folders(store: ObjectStore, prefix: str) -> AsyncIterator[str]:
-    """Yields each folder (ending in a slash) directly below `prefix`, which is a folder or empty. Passes over objects
-    beside them, and over what others have put there under any name."""
-    after = ""
+async def folders(store: ObjectStore, prefix: str, after: str = "") -> AsyncIterator[str]:
+    """Yields each folder (ending in a slash) directly below `prefix`, which is a folder or empty; those after `after`,
+    as for `list`. Passes over objects beside them, and over what others have put there under any name."""
     while names := await store.list(prefix, after, 1):
         child, slash, _ = names[0].removeprefix(prefix).partition("/")
         folder = f"{prefix}{child}/"

@@ -10,25 +10,29 @@ was cut off leaves such an entry as well, and nobody was told of it. So the topi
 or a subscription names it, and if the state has given out no id behind its first ones: else it was deleted since.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 
 import msgspec
 
 from seaweedq.broker.rebuild.lineage import ChainEnd, Chains
 from seaweedq.broker.rebuild.plan import Found, Place, StateView, wanted
 from seaweedq.concurrency.futures import gather_bounded
+from seaweedq.concurrency.pools import Pool
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.records import Intent, StartRecord, Successor, TopicRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import ChainDamaged
 from seaweedq.segments.chain import Chain
-from seaweedq.segments.entry import EntryMetadata, EntryName, segment_in
+from seaweedq.segments.entry import EntryMetadata, EntryName, segment_folder, segment_in
 from seaweedq.segments.producers import IMPORT, ProducerTables
 from seaweedq.storage.interface import LAST, ObjectStore, PayloadStore, by_parts, folders
 
 READS = 48  # segments, topics or uploads at a time
+PIECE = 16  # known segments of a topic whose folders are listed one after the other
 TOPICS = "topics/"
 FIRST = EntryName(0, 0)
 NO_START = StartRecord(0, 0)
@@ -47,8 +51,8 @@ class StoreReader:
         topics = view.topics()
         late = await self._unknown(sorted(topics))
         taken = [name for name, topic in topics.items() if topic.config.retention.takes]
-        names = [*late, *taken]
-        listed = dict(zip(names, await gather_bounded(READS, self._segments, names), strict=True))
+        known = view.segments()
+        listed = await self._segments({**dict.fromkeys(late, ()), **{name: known[name].records for name in taken}})
         highest = {name: max(numbers, default=0) for name, numbers in listed.items()}
         found = replace(found, folders=highest, uploads=await self._uploads(view))
         found = await self._find_topics(view, found, {name: listed[name] for name in late})
@@ -137,9 +141,27 @@ class StoreReader:
             return f"the record in the first entry of {chain.folder}: {read.why}"
         return read if read.record.incarnation == number else None
 
-    async def _segments(self, topic: str) -> frozenset[int]:
-        found = [segment_in(folder) async for folder in folders(self._store, f"{TOPICS}{topic}/")]
-        return frozenset(number for number in found if number is not None)
+    async def _segments(self, known: Mapping[str, Iterable[int]]) -> dict[str, frozenset[int]]:
+        """Returns the segments that have folders, by topic. Those that are `known` cut a topic's listing into pieces,
+        which are read at once."""
+        pieces = [(topic, *piece) for topic, numbers in known.items() for piece in _pieces(topic, numbers)]
+
+        async def within(piece: tuple[str, str, str]) -> list[int]:
+            topic, before, last = piece
+            found: list[int] = []
+            async for folder in folders(self._store, f"{TOPICS}{topic}/", before and before + LAST):
+                number = segment_in(folder)
+                if number is not None and last and folder > last:
+                    break
+                found += [] if number is None else [number]
+                if folder == last:
+                    break
+            return found
+
+        listed: dict[str, list[int]] = {topic: [] for topic in known}
+        for (topic, _, _), found in zip(pieces, await gather_bounded(READS, within, pieces), strict=True):
+            listed[topic] += found
+        return {topic: frozenset(numbers) for topic, numbers in listed.items()}
 
     async def _read_shortened(self, view: StateView, found: Found, topics: Iterable[str]) -> Found:
         """Reads the sealed segments of these topics whose first files are gone: their starts rise."""
@@ -164,19 +186,23 @@ class StoreReader:
         return await self._read_ends(view, found, [place for place, yes in zip(sealed, gone, strict=True) if yes])
 
     async def _read_ends(self, view: StateView, found: Found, places: list[Place]) -> Found:
-        known = view.segments()
+        """Reads the ends of these chains, in more threads than brokers have for what clients read."""
+        known, threads = view.segments(), Pool("rebuild", READS)
 
         async def end(place: Place) -> ChainEnd | ChainDamaged | None:
             topic, number = place
             starts: Mapping[int, StartRecord] = known[topic].starts if topic in known else {}
             try:
-                return await read_end(self._store, topic, number, starts.get(number, NO_START))
+                chain = Chain(self._store, topic, number, readers=threads)
+                return await _read_end(chain, number, starts.get(number, NO_START))
             except ChainDamaged as error:
                 return error
 
         ends: dict[str, dict[int, ChainEnd | None]] = {}
         damaged = dict(found.damaged)
-        for (topic, number), one in zip(places, await gather_bounded(READS, end, places), strict=True):
+        with closing(threads):
+            read = await gather_bounded(READS, end, places)
+        for (topic, number), one in zip(places, read, strict=True):
             if isinstance(one, ChainDamaged):
                 damaged[topic] = one.detail
             else:
@@ -204,10 +230,16 @@ class StoreReader:
         return frozenset(parts for (parts, _), yes in zip(uploads, there, strict=True) if yes)
 
 
-async def read_end(store: ObjectStore, topic: str, number: int, start: StartRecord) -> ChainEnd | None:
+def _pieces(topic: str, known: Iterable[int]) -> Iterator[tuple[str, str]]:
+    """Yields the pieces of a topic's listing, as the folder before and the last one, empty for none. All stores have
+    the folders of segments in the order of their names."""
+    ends = sorted(segment_folder(topic, number) for number in known)[PIECE - 1 :: PIECE]
+    return pairwise(["", *ends, ""])
+
+
+async def _read_end(chain: Chain, number: int, start: StartRecord) -> ChainEnd | None:
     """Returns the end of a segment's chain, None if it has no file behind its start. Raises ChainDamaged,
     StoreUnavailable, NeedsNewerBroker."""
-    chain = Chain(store, topic, number)
     chain.raise_start(EntryName(start.sequence, start.offset))
     try:
         await chain.open()

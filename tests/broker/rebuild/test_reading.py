@@ -7,13 +7,14 @@ import pytest
 from msgspec.structs import replace
 
 from seaweedq.broker.rebuild.plan import Found, FoundJournal, Journals, StateView, plan
-from seaweedq.broker.rebuild.reading import StoreReader
+from seaweedq.broker.rebuild.reading import PIECE, StoreReader
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.records import (
     Counter,
     JournalRecord,
     RetentionPolicy,
+    SegmentRecord,
     StartRecord,
     SubscriptionRecord,
     TopicConfig,
@@ -83,6 +84,25 @@ async def test_a_first_entry_that_is_damaged_is_said(tmp_path: Path) -> None:
     store.objects[name] = store.objects[name][:-9]
     found = await read(store, journals=FRAME)
     assert name in found.damaged["t"]
+
+
+@pytest.mark.parametrize("known", [0, 1, PIECE, PIECE + 1, 5 * PIECE])
+@pytest.mark.parametrize("every", [1, 2, 7, 1000])
+async def test_all_folders_of_segments_are_found(known: int, every: int) -> None:
+    """Those that the state knows cut the listing; some have gone, and others came since, or are somebody else's."""
+    numbers = {one for one in range(3 * PIECE) if one % every == 0} | {known + 1, 10**6}
+    store = MemoryStore()
+    strange = ["t/segment=", "t/segment=1x", "t/segment=5.old", "t/x", "t/zzz", "t2/segment=7"]
+    for folder in [*(f"t/segment={number}" for number in numbers), *strange]:
+        store.objects[f"topics/{folder}/file"] = b""
+    config = TopicConfig(retention=RetentionPolicy(max_age_s=60))
+    sealed = SegmentRecord(0, 1, "sealed", (), (), None, 5, 1, 2)
+    emptied = StartRecord(9, 5, emptied=True)
+    records = [(keys.SEGMENTS, ("t", 0, number), sealed) for number in range(known)]
+    records += [(keys.STARTS, ("t", 0, number), emptied) for number in range(known)]
+    found = await read(store, (keys.TOPICS, ("t",), TopicRecord(0, "active", config, 1)), *records)
+    assert found.chains["t"].folders == numbers
+    assert found.folders["t"] == 10**6
 
 
 @pytest.mark.brokers
