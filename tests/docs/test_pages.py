@@ -1,5 +1,5 @@
 """The commands of pages run as they are written, in order, against a real broker. Those of README and tutorial are in
-test_first_hour.py.
+test_first_hour.py, those of the drill in test_drill.py and soak_drill.py.
 
 A page without a block `seaweedq serve` gets a broker beforehand. Where a page has one, what stands above it runs after
 it: readers look first, and start a broker then.
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.docs.page import FIRST_HOUR, SERVE, Page, blocks
+from tests.support.docs.page import DRILL, FIRST_HOUR, SERVE, Page, blocks
 from tests.support.paths import ROOT
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.tiers import later
@@ -64,7 +64,7 @@ def test_every_block_runs_as_written(name: str, page: Page) -> None:
 
 def test_no_other_page_has_blocks_that_nobody_runs() -> None:
     pages = {str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]}
-    assert {name for name in pages if blocks(name)} == {*PAGES, *FIRST_HOUR}
+    assert {name for name in pages if blocks(name)} == {*PAGES, *FIRST_HOUR, DRILL}
 
 
 def test_the_readme_is_short() -> None:

@@ -16,6 +16,7 @@ from tests.support.paths import ROOT
 from tests.support.processes.broker_process import BrokerProcess
 
 FIRST_HOUR = ("README.md", "docs/learn/tutorial.md")  # of a newcomer, in their order
+DRILL = "docs/operate/drill.md"
 SERVE = "seaweedq serve"
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 BLOCK_S = 120
