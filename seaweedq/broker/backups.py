@@ -36,6 +36,7 @@ KEPT = 3  # snapshots of a generation
 PAGE = 1_000
 READS = 16  # changes at a time
 DELETIONS = 16
+TRIES = 3  # to put a change in the place of a damaged one
 BARE = -1  # the number of a state that is of changes alone
 logger = logging.getLogger(__name__)
 
@@ -71,8 +72,7 @@ class Backups:
             change = AdminChange(self._generations.mine.number, revision, kept)
             name = backup.change_name(change.generation, revision)
             data = await asyncio.to_thread(backup.encode_change, change, self._sealer, self._level())
-            if not await self._store.create(name, data):
-                await self._check_same(writes, name)
+            await self._create_change(name, data, writes)
         reach("change.made")
         await self._generations.check()
 
@@ -143,12 +143,23 @@ class Backups:
         await gather_bounded(DELETIONS, self._store.delete, doomed)
         self._revisions = {number: revision for number, revision in self._revisions.items() if number in kept}
 
-    async def _check_same(self, writes: Sequence[Write], name: str) -> None:
+    async def _create_change(self, name: str, data: bytes, writes: Sequence[Write]) -> None:
+        """Creates a change's object, unless it is there with these writes. A damaged one gives way: no repeat could
+        mend it. Raises Fenced, StoreUnavailable."""
+        for _ in range(TRIES):
+            if await self._store.create(name, data):
+                return
+            damaged: list[str] = []
+            if there := await self._read(backup.decode_change, damaged, name):
+                self._check_same(there, writes, name)
+                return
+            if damaged:
+                await self._store.delete(name)
+        raise StoreUnavailable(f"{name} is in the store, and cannot be read")
+
+    def _check_same(self, there: AdminChange, writes: Sequence[Write], name: str) -> None:
         """Checks that an object has these writes. Raises Fenced if it has another one: coordination has given its
         revision twice."""
-        there = await self._read(backup.decode_change, [], name)
-        if there is None:
-            raise StoreUnavailable(f"{name} is in the store, and cannot be read")
         found = dict(there.writes)
         for key, value in writes:
             is_shown = there.verified or not key.startswith(backup.RIGHTS)

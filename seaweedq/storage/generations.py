@@ -23,11 +23,13 @@ FIRST = 1
 _PAGE = 1_000
 
 
-class Generation(msgspec.Struct, frozen=True):
-    """A generation: `nonce` (32 hexadecimal digits) tells two of one number, which were begun at once."""
+class Generation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A generation: `nonce` (32 hexadecimal digits) tells two of one number, which were begun at once. `without_tokens`
+    says that the rebuild which began it leaves out principals and tokens: so does each that comes instead of it."""
 
     number: int
     nonce: str
+    without_tokens: bool = False
 
 
 _GENERATION = msgspec.json.Decoder(Generation)
@@ -59,14 +61,14 @@ async def newest_number(store: ObjectStore) -> int:
 async def newest_generation(store: ObjectStore) -> Generation | None:
     """Returns the newest generation. Raises StoreUnavailable, Damaged."""
     number = await newest_number(store)
-    return await _read(store, number) if number else None
+    return await read_generation(store, number) if number else None
 
 
 async def check_generation(store: ObjectStore, known: Generation, named: str) -> None:
     """Checks that the store's newest generation is the one that coordination knows. `named` begins the error's text.
     Raises UnfitStore, StoreUnavailable, Damaged."""
     newest = await newest_generation(store)
-    if newest == known:
+    if newest and (newest.number, newest.nonce) == (known.number, known.nonce):
         return
     if newest is None:
         raise UnfitStore(f"{named}: coordination has generation {known.number}, and the store lacks its _generations/")
@@ -82,7 +84,8 @@ async def check_generation(store: ObjectStore, known: Generation, named: str) ->
     raise UnfitStore(f"{named}: {what}; start with the coordination that all brokers have")
 
 
-async def _read(store: ObjectStore, number: int) -> Generation:
+async def read_generation(store: ObjectStore, number: int) -> Generation:
+    """Returns a generation that the store has. Raises StoreUnavailable, Damaged."""
     name = generation_name(number)
     try:
         found = _GENERATION.decode(await store.read(name))

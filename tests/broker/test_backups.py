@@ -134,9 +134,15 @@ async def test_a_revision_that_another_history_has_used_ends_the_life(world: Wor
     for later in (sealer(), TWO):  # the secret was changed meanwhile
         await Backups(world.store, later, generations, lambda: 1).put_change(7, [("tokens/t", b"1"), *OPEN])
     assert len(told) == 2
+
+
+async def test_a_damaged_change_gives_way_to_a_repeat(world: World) -> None:
+    await world.backups().put_change(7, [("c", b"7")])
     world.damage(change_name(1, 7))
-    with pytest.raises(StoreUnavailable, match="cannot be read"):
-        await there.put_change(7, [("c", b"7")])
+    await world.backups().put_change(7, [("c", b"7")])
+    found = await world.backups().newest(1)
+    assert found
+    assert (found.state.keys, found.damaged) == ({"c": b"7"}, ())
 
 
 async def test_a_change_in_other_bytes_is_the_same(world: World) -> None:

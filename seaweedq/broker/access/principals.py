@@ -1,11 +1,12 @@
 """The changes of principals and tokens, each one transaction.
 
 A principal or a token ends with its own record: no token that came of it counts from then on, since
-broker/access/view asks for the whole line. 1. A record that gives no right takes its place: a principal without a uid,
-which counts as not there, or a token that is over. 2. The store has it as gone (broker/admin_changes), as it has each
-other change before its answer. 3. The record goes. 4. The tokens that came of it go. A crash behind 1 or 2 leaves a
-record that a repeat finds, and one behind 3 records that never count again, which the next removal of the same
-principal or token, or nobody, takes away. Each transaction of 4 compares that the principal or token is gone.
+broker/access/view asks for the whole line. 1. A record that gives no right takes its place, also that of one which
+cannot be read: a principal without a uid, which counts as not there, or a token that is over. 2. The store has it as
+gone (broker/admin_changes), as it has each other change before its answer. 3. The record goes. 4. The tokens that came
+of it go. A crash behind 1 or 2 leaves a record that a repeat finds, and one behind 3 records that never count again,
+which the next removal of the same principal or token, or nobody, takes away. Each transaction of 4 compares that the
+principal or token is gone.
 
 A token is created in a transaction that compares the principal and the token from which it comes: of a creation and a
 revocation at once, the later one sees the earlier one.
@@ -102,7 +103,7 @@ class Principals:
     async def delete(self, name: str) -> None:
         """Removes a principal, and with it all its tokens. Raises PrincipalNotFound, Unavailable."""
         key = keys.PRINCIPALS.key(name)
-        if not await self._end(keys.PRINCIPALS, key, uid=""):
+        if not await self._end(keys.PRINCIPALS, key, PrincipalRecord("", (), 0), uid=""):
             raise PrincipalNotFound(f"there is no principal {name!r}", principal=name)
         await self._remove(list(self.view.tokens_of(name)), Compare(key, 0))
 
@@ -137,7 +138,7 @@ class Principals:
         key = keys.TOKENS.key(token)
         descendants, known, now_us = self.view.descendants(token), self.view.tokens.get(token), self._clock.now_us()
         over_us = now_us if known is None or known.expires_us is None else min(now_us, known.expires_us)
-        if not await self._end(keys.TOKENS, key, expires_us=over_us):
+        if not await self._end(keys.TOKENS, key, TokenRecord("", "", "", 0), expires_us=over_us):
             raise TokenNotFound(f"there is no token {token!r}", token=token)
         await self._remove(descendants, Compare(key, 0))
 
@@ -230,13 +231,16 @@ class Principals:
         assert token is not None
         return IssuedToken(token, record, text)
 
-    async def _end(self, kind: KeyKind[T], key: str, **ended: Any) -> bool:
-        """Does steps 1 to 3 of an end. Returns False if there is no such record."""
+    async def _end(self, kind: KeyKind[T], key: str, nothing: T, **ended: Any) -> bool:
+        """Does steps 1 to 3 of an end; `nothing` takes the place of a record that cannot be read. Returns False if
+        there is no such record."""
         for _ in range(TRIES):
             there = await self._coordination.get(key)
             if there is None:
                 return False
-            put = Put(key, kind.encode(kind.require(there).replace(**ended)))
+            found = kind.read(there)
+            over = (found if isinstance(found, Versioned) else Versioned.new(nothing)).replace(**ended)
+            put = Put(key, kind.encode(over))
             if revision := await self._commit([Compare(key, there.revision)], [put]):
                 await self._changes.put(revision, [Delete(key)])
                 await self._commit([Compare(key, revision)], [Delete(key)])  # or another one has its name by now

@@ -31,7 +31,7 @@ class ChainEnd:
     """The first file of a chain that is there, and its last entry: the range of its segment, the offset behind its
     rows, its time in microseconds since 1970, its owner's term, the intent of its seal, and its producer tables.
     `imports` has the lowest sequence of the newest request of each import in these, by upload: all rows of its file
-    below are durable."""
+    below are durable. That of a `creation` is the entry by which the creation of a topic begins."""
 
     first: EntryName
     low: int
@@ -42,6 +42,7 @@ class ChainEnd:
     tables: ProducerTables | None = None
     imports: Mapping[str, int] = field(default_factory=dict)
     term: Term = FIRST_TERM
+    creation: bool = False
 
 
 @dataclass(frozen=True)
@@ -217,8 +218,10 @@ class _Tracer:
 
     def _heirs(self) -> dict[int, ChainEnd]:
         """The segments that no record and no seal names, and that follow open ones without a seal, with none between:
-        of these one that has no seal and is below others has ended as well, and those behind a seal are found by it."""
-        ends = {number: end for number in self._strays() if (end := self._chains.ends.get(number))}
+        of these one that has no seal and is below others has ended as well, and those behind a seal are found by it. A
+        creation of the topic that was cut off, beside another one, has left its first entry: that follows none."""
+        found = {number: end for number in self._strays() if (end := self._chains.ends.get(number))}
+        ends = {number: end for number, end in found.items() if not end.creation}
         sealed = {number: end for number, end in ends.items() if end.seal}
         tails = {
             n: e for n, e in ends.items() if e.seal or not any(at > n and _overlap(e, o) for at, o in ends.items())

@@ -200,12 +200,14 @@ class TopicPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """The keys that coordination gets, but for that of the cluster; and what changes, by topic."""
+    """The keys that coordination gets, but for that of the cluster; and what changes, by topic. `without_tokens` says
+    why principals and tokens are left out; empty if they are not."""
 
     keys: Mapping[str, bytes]
     topics: Mapping[str, TopicPlan]
     journals: tuple[str, ...]
     left_out: tuple[str, ...]
+    without_tokens: str = ""
 
 
 def wanted(view: StateView, found: Found, now_us: int) -> dict[str, frozenset[int]]:
@@ -214,7 +216,7 @@ def wanted(view: StateView, found: Found, now_us: int) -> dict[str, frozenset[in
     return {name: one.wanted for name, one in traced.items() if one.wanted}
 
 
-def plan(view: StateView, found: Found, now_us: int, without_tokens: bool = False) -> Plan:
+def plan(view: StateView, found: Found, now_us: int, without_tokens: str = "") -> Plan:
     """Returns the plan. The view is that of the state, which this changes; all wanted chains were read."""
     for name, topic in found.topics.items():
         view.put_topic(name, topic)
@@ -246,7 +248,7 @@ def plan(view: StateView, found: Found, now_us: int, without_tokens: bool = Fals
     }
     topics |= {name: TopicPlan(damage=(why,)) for name, why in found.damaged.items()}
     needed, left_out = found.journals.needed, found.journals.left_out
-    return Plan(view.keys, topics, tuple(sorted(needed)), tuple(sorted(left_out)))
+    return Plan(view.keys, topics, tuple(sorted(needed)), tuple(sorted(left_out)), without_tokens)
 
 
 def _trace_all(view: StateView, found: Found, now_us: int) -> dict[str, Lineage]:
@@ -408,6 +410,8 @@ def losses(made: Plan) -> list[str]:
     """Returns what may be lost behind the state that was taken, topic by topic, for people. A message that was
     acknowledged is not, but for those of journals that are left out."""
     found = [f"journal of {broker}: the messages and acks that it holds" for broker in made.left_out]
+    if made.without_tokens:
+        found.append(f"all principals and tokens: {made.without_tokens}")
     for name, topic in sorted(made.topics.items()):
         found += [f"topic {name}: it waits: {why}" for why in topic.damage]
         found += [

@@ -16,6 +16,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import msgspec
+from msgspec import UNSET
 
 from seaweedq.broker.rebuild.lineage import ChainEnd, Chains
 from seaweedq.broker.rebuild.plan import Found, Place, StateView, wanted
@@ -264,6 +265,7 @@ async def _read_end(chain: Chain, number: int, start: StartRecord) -> ChainEnd |
         tables,
         _imports_of(tables),
         last.term,
+        last.topic_record is not UNSET,
     )
 
 

@@ -42,7 +42,7 @@ from seaweedq.coordination.interface import Compare, Coordination, Delete, Entry
 from seaweedq.coordination.records import ClusterRecord, Counter, JournalRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import RebuildConflict, UnfitStore
-from seaweedq.storage.generations import Generation, create_generation, newest_number
+from seaweedq.storage.generations import Generation, create_generation, newest_number, read_generation
 from seaweedq.storage.identity import Identity, known_identity, marked_level, newest_round
 from seaweedq.storage.interface import ObjectStore, PayloadStore
 
@@ -114,7 +114,7 @@ class Rebuilding:
         identity = await known_identity(self._store)
         if identity is None:
             raise UnfitStore(f"{self._named}: the store has no cluster, so nothing can be rebuilt from it")
-        generation = await self._begin_generation()
+        generation = await self._begin_generation(wish.without_tokens)
         reach("rebuild.generation")
         held = await self._announce(identity, generation)
         reach("rebuild.announced")
@@ -138,10 +138,10 @@ class Rebuilding:
         logger.warning("coordination was rebuilt as generation %d: brokers join", generation.number)
         return replace(report, generation=generation.number)
 
-    async def _begin_generation(self) -> Generation:
+    async def _begin_generation(self, without_tokens: bool) -> Generation:
         """Does step 1: of two at once each gets a generation of its own."""
         while True:
-            generation = Generation(await newest_number(self._store) + 1, self._ids.nonce())
+            generation = Generation(await newest_number(self._store) + 1, self._ids.nonce(), without_tokens)
             if await create_generation(self._store, generation):
                 logger.warning("%s: generation %d begins with a rebuild", self._named, generation.number)
                 return generation
@@ -204,9 +204,20 @@ class Rebuilding:
         found = Found({}, journals=search.journals, round=await newest_round(self._store))
         now_us = self._clock.now_us()
         found = await self._reader.read(view, found, now_us)
-        made = plan(view, found, now_us, wish.without_tokens)
+        left_out = "they are left out" if wish.without_tokens else await self._left_out(taken, generation)
+        made = plan(view, found, now_us, left_out)
         damaged, unverified = (stored.damaged, stored.unverified) if stored else ((), ())
         return Report(0, source, taken, made, damaged, unverified, search.hindered)
+
+    async def _left_out(self, taken: State, below: int) -> str:
+        """Returns why principals and tokens are left out though nobody asks for that now; empty if they are not. One of
+        the rebuilds that were broken off behind the state that is taken may have begun so: whoever had asked for it
+        must not find them back. A rebuild that ends puts snapshot 1 of its generation."""
+        newest = await newest_number(self._store)
+        for number in range(taken.generation + (taken.number > 0), below or newest + 1):
+            if (await read_generation(self._store, number)).without_tokens:
+                return f"the rebuild of generation {number}, which was broken off, began without them"
+        return ""
 
     async def _stored(self, below: int) -> FoundState | None:
         """Returns the newest state in the store, of the newest generation that has one; below that of this rebuild."""

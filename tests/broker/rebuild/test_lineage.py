@@ -1,5 +1,6 @@
 """The segments of a topic from a state that is older than its chains: each decision of a rebuild about segments."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -124,6 +125,15 @@ def test_an_empty_segment_below_later_files_is_closed() -> None:
     )
     assert found.records[4] == opened(*LEFT, 3, created_us=20)
     assert (found.closed, found.begun, found.damage) == ((3,), (4, 5), ())
+
+
+def test_the_first_entry_of_a_creation_that_was_cut_off_closes_nothing() -> None:
+    """Of two creations at once one has put its first entry, and the other one has made the topic."""
+    records, cut_off = {3: opened()}, dataclasses.replace(end(rows=0), creation=True)
+    found = traced(records, {3: end(), 7: cut_off})
+    assert (found.records, found.begun, found.closed, found.damage) == (records, (), (), ())
+    heirs = {4: end(LEFT), 5: end(RIGHT)}
+    assert traced(records, {3: None, **heirs, 7: cut_off}).begun == (4, 5)
 
 
 def test_a_segment_with_a_late_file_below_later_files_is_closed_behind_it() -> None:

@@ -158,6 +158,30 @@ async def test_a_rebuild_that_is_killed_anywhere_is_run_again(tmp_path: Path, po
         assert await world.delivered(alive[0]) == world.acked
 
 
+@pytest.mark.parametrize("point", ["generation", "saved", "replaced"])
+async def test_what_a_killed_rebuild_was_to_leave_out_stays_out(tmp_path: Path, point: str) -> None:
+    """Tokens that somebody may have, who could write the bucket: no later run brings them back by itself."""
+
+    def points(place: str) -> None:
+        if place == f"rebuild.{point}":
+            raise RuntimeError("killed here")
+
+    async with returned(tmp_path, 1, journal="object") as world:
+        (first,) = world.together.brokers
+        async with at(world.together, first) as http:
+            assert (await http.put("/v1/principals/p", json={"grants": []})).status_code == 201
+        await world.snapshot()
+        waiting = await world.bring_back(CopiedCoordination(), await world.crash_all())
+        with using(points), pytest.raises(AssertionError, match="500"):
+            await world.rebuild(waiting[0], without_tokens=True)
+        report = await world.rebuild(waiting[0])
+        why = "all principals and tokens: the rebuild of generation 2, which was broken off, began without them"
+        assert why in report["may_be_lost"]
+        (alive,) = await world.go_on(waiting)
+        async with at(world.together, alive) as http:
+            assert (await http.get("/v1/principals/p")).status_code == 404
+
+
 async def test_of_two_rebuilds_at_once_the_later_one_is_done(tmp_path: Path) -> None:
     async with returned(tmp_path, 2, journal="object") as world:
         waiting = await lost(world, CopiedCoordination())

@@ -16,6 +16,8 @@ from seaweedq.coordination.records import (
 from seaweedq.coordination.versioned import UNREADABLE_RECORDS, Versioned
 from seaweedq.levels import DRAFT
 from tests.support.brokers import inside
+from tests.support.brokers.in_process_cluster import in_loop
+from tests.support.brokers.reshaped import at
 from tests.support.tiers import later
 from tests.support.unreadable import of_access, of_cluster, of_subscriptions, of_topics, of_uploads
 from tests.support.unreadable.world import Case, World, worlds
@@ -44,6 +46,26 @@ def proven(world: World, record: Any) -> Any:
 
 def test_every_kind_has_a_case() -> None:
     assert CASES.keys() == set(keys.CATALOGUE)
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("value", VALUES, ids=["of a later level", "damaged", "no JSON"])
+async def test_a_principal_or_token_that_cannot_be_read_can_be_deleted(tmp_path: Path, value: bytes) -> None:
+    async with in_loop(tmp_path, 1) as together:
+        (broker,) = together.brokers
+        principal, token = keys.PRINCIPALS.key("p"), keys.TOKENS.key("0" * 16)
+        await together.coordination.commit([], [Put(principal, value), Put(token, value)])
+        async with at(together, broker) as http:
+            for path in (f"/v1/tokens/{'0' * 16}", "/v1/principals/p"):
+                assert (await http.delete(path)).status_code == 204
+                assert (await http.delete(path)).status_code == 404
+            assert (await http.put("/v1/principals/p", json={"grants": []})).status_code == 201
+        newest = await broker.context.backups.newest(1)
+        assert newest
+        assert principal in newest.state.keys
+        assert token not in newest.state.keys
+        await UNREADABLE_RECORDS.refresh(together.coordination)
+        assert not UNREADABLE_RECORDS
 
 
 ALIKE = {
