@@ -25,34 +25,34 @@ class StoreSettings(Group):
 
     data_dir: Path = Field(
         Path("./seaweedq-data"),
-        description="Folder of the journal, of embedded coordination and, by default, of the store.",
+        description="Folder for the journal, embedded coordination and, by default, the store.",
     )
     store: str = Field(
         "",
-        description="URL of the object store that holds the messages: file:///path or s3://bucket/prefix. Empty: the "
-        "folder `store` in the data folder.",
+        description="URL of the object store for messages: file:///path or s3://bucket/prefix. Empty: the folder "
+        "`store` in the data folder.",
     )
     s3_endpoints: str = Field(
         "",
         pattern=r"^(\s*https?://[^\s,]+\s*,?)*$",
-        description="URLs of the S3-compatible store, separated by commas; all must serve the same data. Empty: "
-        "AWS_ENDPOINT_URL_S3 or the region decides. Credentials and region come from AWS's own variables and files.",
+        description="Comma-separated endpoint URLs of an S3-compatible store; all must serve the same data. "
+        "Empty: AWS_ENDPOINT_URL_S3, or the region's endpoint. Credentials and region come from the "
+        "usual AWS variables and files.",
     )
     s3_addressing: Literal["auto", "path", "virtual"] = Field(
         "auto",
-        description="Where requests to the store name the bucket: in the path or in the host. `auto` leaves the "
-        "choice to boto.",
+        description="How requests name the bucket: in the path or in the host name. `auto`: boto decides.",
     )
     s3_sse: Literal["none", "AES256", "aws:kms"] = Field(
         "none",
-        description="Encryption that each object is written with: Parquet, journals, payloads, those that clients put "
-        "themselves, too. `none` leaves it to the bucket; AWS then encrypts with AES256 by itself. With `aws:kms` each "
-        "reader of the files needs the right to use the key.",
+        description="Server-side encryption of every object that is written: Parquet, journals, payloads, and "
+        "uploads by clients. `none`: the bucket's default; AWS itself then uses AES256. With "
+        "`aws:kms`, readers of the files need permission to use the key.",
     )
     s3_sse_kms_key: str = Field(
         "",
         pattern=r"^[!-~]*$",
-        description="Id or ARN of the key for s3_sse=aws:kms. Empty: the account's own key for S3.",
+        description="ID or ARN of the key for s3_sse=aws:kms. Empty: the account's default S3 key.",
     )
 
 
@@ -62,36 +62,37 @@ class CoordinationSettings(Group):
     coordination: str = Field(
         "embedded",
         pattern=r"^(embedded|etcd://[^/,\s]+(,[^/,\s]+)*)$",
-        description="The key-value store that records members, owners and topics. `embedded` is a SQLite file in the "
-        "data folder, for one machine; `etcd://host:port,...` is for clusters.",
+        description="Key-value store for brokers, topics and segment owners. `embedded`: a SQLite file in the "
+        "data folder, for one machine. `etcd://host:port,...`: for clusters.",
     )
     etcd_prefix: str = Field(
-        "seaweedq/", description="Prefix of all keys in etcd. Several clusters can share one etcd under different ones."
+        "seaweedq/", description="Prefix of all keys in etcd. Clusters with different prefixes can share one etcd."
     )
-    etcd_user: str = Field("", description="User name for etcd. Empty: no authentication.")
+    etcd_user: str = Field("", description="etcd user name. Empty: no authentication.")
     etcd_password: str = Field(
         "",
         repr=False,
-        description="Password for etcd. Set it in the environment: `ps` shows the command line.",
+        description="etcd password. Set it in the environment, because `ps` shows command lines.",
     )
-    etcd_password_file: str = Field("", description="A file with that password, in its place. It is read at the start.")
+    etcd_password_file: str = Field("", description="File that contains the etcd password. Read once, at startup.")
     etcd_ca_file: str = Field(
         "",
-        description="Certificate authority of etcd, PEM. If set, TLS is used. Required with etcd_user or "
-        "etcd_cert_file, unless all of etcd is on loopback.",
+        description="PEM file with the CA certificate of etcd; enables TLS. Required with etcd_user or "
+        "etcd_cert_file, unless every etcd endpoint is on loopback.",
     )
-    etcd_cert_file: str = Field("", description="This broker's certificate for etcd, PEM, for mutual TLS.")
-    etcd_key_file: str = Field("", description="Private key of that certificate, PEM.")
+    etcd_cert_file: str = Field("", description="PEM file with this broker's client certificate for etcd (mutual TLS).")
+    etcd_key_file: str = Field("", description="PEM file with the private key of etcd_cert_file.")
     snapshot_s: float = Field(
         60,
         gt=0,
-        description="How often the leader puts a snapshot of coordination into the store, if something has changed. "
-        "What coordination alone knew of the time since then is lost with it. One of over 60 MB comes less often.",
+        description="Minimum interval between snapshots of coordination, which the leader writes to the store "
+        "when something has changed. If coordination is lost, changes since the last snapshot that "
+        "exist only in coordination are lost, too. Snapshots over 60 MB are taken less often.",
     )
     allow_plain_etcd: bool = Field(
         False,
-        description="Permit auth=required with an etcd beyond loopback that is asked without TLS. Whoever can read or "
-        "change packets on the way could give themselves every right.",
+        description="Allow auth=required with a remote etcd without TLS. Anyone who can read or modify that "
+        "traffic can grant themselves every permission.",
     )
 
 
@@ -100,41 +101,42 @@ class ClusterSettings(Group):
 
     journal: Literal["auto", "file", "object"] = Field(
         "auto",
-        description="Where messages become durable first: in files of the data folder, or as objects of the store, "
-        "which survive the loss of the machine. `auto`: object with etcd, else file.",
+        description="Where messages become durable first: in files in the data folder (`file`), or as objects in "
+        "the store (`object`), which survive the loss of the machine. `auto`: `object` with etcd, "
+        "otherwise `file`.",
     )
     brokers: int = Field(
         1,
         ge=1,
         le=64,
-        description="Number of broker processes on this machine; they listen on consecutive ports. They share the "
-        "store and coordination, and take over each other's segments.",
+        description="Number of broker processes on this machine, on consecutive ports. They share the store and "
+        "coordination, and take over each other's segments.",
     )
     member: int = Field(
         0,
         ge=0,
         le=64,
-        description="Number of this process among the `brokers`. Do not set it: their parent process does.",
+        description="Number of this process among the `brokers`. Set by their parent process; do not set it.",
     )
     cluster_secret: str = Field(
         "",
         repr=False,
-        description="Shared secret by which brokers authenticate to each other, at best of 32 random characters; "
-        "several, separated by commas, while it is changed. Required with etcd; otherwise generated and kept in the "
-        "data folder. Its holder can do everything that a broker can. Set it in the environment: `ps` shows the "
-        "command line.",
+        description="Shared secret with which brokers authenticate to each other, ideally 32 random characters; "
+        "comma-separated while it is being rotated. Required with etcd; otherwise generated and kept "
+        "in the data folder. Anyone who has it can do everything that a broker can. Set it in the "
+        "environment, because `ps` shows command lines.",
     )
-    cluster_secret_file: str = Field("", description="A file with that secret, in its place. It is read at the start.")
+    cluster_secret_file: str = Field("", description="File that contains the cluster secret. Read once, at startup.")
     advertise_url: str = Field(
         "",
         pattern=r"^(https?://\S+)?$",
-        description="URL at which other brokers and clients reach this broker. Empty: the address that it listens on.",
+        description="URL at which clients and other brokers reach this broker. Empty: the address it listens on.",
     )
-    zone: str = Field("", description="Availability zone of this broker; segments are spread over zones.")
+    zone: str = Field("", description="Availability zone of this broker. Segments are spread across zones.")
     name: str = Field(
         "broker",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}$",
-        description="This broker's name. Its id is the name and a random number drawn at each start.",
+        description="Name of this broker. Its ID is the name and a random number drawn at each start.",
     )
 
 
@@ -143,49 +145,50 @@ class AccessSettings(Group):
 
     auth: Literal["auto", "none", "required"] = Field(
         "auto",
-        description="Whether requests need a token. `required`: all but probes and links to payloads. `none`: those "
-        "without one may do everything; a token that is sent is judged all the same. `auto` is `none` on loopback; "
-        "where `host` or `advertise_url` is another address, a broker with it does not start.",
+        description="Whether requests need a token. `required`: all requests except probes and signed payload "
+        "URLs. `none`: requests without a token may do everything; a token that is sent is still "
+        "checked. `auto`: `none` on loopback; a broker with another `host` or `advertise_url` refuses"
+        " to start.",
     )
     admin_token_file: str = Field(
         "",
-        description="File with a token of at least 32 characters that may do everything on this broker: the first "
-        "token, and the way back in. It is read again when it changes. Empty, with auth other than `auto` and embedded "
-        "coordination: `admin-token` in the data folder, which is drawn if it is not there.",
+        description="File with a token of at least 32 characters that may do everything on this broker: the first"
+        " token, and the way back in. Reread when it changes. Empty, with embedded coordination and "
+        "auth other than `auto`: `admin-token` in the data folder, created if missing.",
     )
     audit: Literal["auto", "topic", "log", "none"] = Field(
         "auto",
-        description="Where changes and denials are recorded: as lines of the log (`log`), or as lines and as rows of "
-        "the topic `seaweedq.audit` (`topic`), which is created with the first row. `auto` is `topic` with "
-        "auth=required, else `none`.",
+        description="Where changes and denied requests are recorded. `log`: in the log. `topic`: in the log and "
+        "in the topic `seaweedq.audit`, which the first record creates. `auto`: `topic` with "
+        "auth=required, otherwise `none`.",
     )
     allowed_hosts: str = Field(
         "",
         pattern=r"^(\s*(\*|(\*\.)?[A-Za-z0-9._-]+)\s*(,|$))*$",
-        description="Further names by which clients may address this broker, separated by commas: `queue.example.com`, "
-        "`*.example.com`, or `*` for any. Addresses, `localhost` and the host of advertise_url always pass; a request "
-        "for another host gets 421, since a name that somebody else's DNS points here lets web pages reach the broker. "
-        "Pages of these names may send requests, except where it is `*` that allows them.",
+        description="Additional host names for this broker, comma-separated: `queue.example.com`, "
+        "`*.example.com`, or `*` for any. IP addresses, `localhost` and the host of advertise_url are"
+        " always allowed; other hosts get 421, which stops web pages from reaching the broker by DNS "
+        "rebinding. Pages served from these names may send requests, unless `*` alone allows them.",
     )
     cors_origins: str = Field(
         "",
         pattern=r"^(\s*https?://[A-Za-z0-9._:\[\]-]+/?\s*(,|$))*$",
-        description="Origins of other sites whose pages may use this broker, separated by commas: "
-        "`https://app.example.com`. Such a page needs a token of its own, as others do: answers never allow the "
-        "credentials that a browser keeps.",
+        description="Other origins whose pages may call this broker, comma-separated: `https://app.example.com`. "
+        "Their requests need a token like all others; responses never allow credentials stored by the"
+        " browser.",
     )
     tls_cert_file: str = Field(
         "",
-        description="Certificate that the broker shows, with those of its issuers behind it, PEM. If set, clients and "
-        "other brokers speak TLS 1.2 or newer at `port`, and nothing else. A renewed pair of files is taken within "
-        "10 s, and no connection is lost; of a pair that does not fit the broker warns, and goes on with the one "
-        "before.",
+        description="PEM file with this broker's certificate and its intermediates. If set, `port` speaks only "
+        "TLS 1.2 or newer, to clients and brokers. A renewed pair of files is loaded within 10 s "
+        "without dropping connections; if certificate and key do not match, the broker logs a warning"
+        " and keeps the old pair.",
     )
-    tls_key_file: str = Field("", description="Private key of that certificate, PEM, without a password.")
+    tls_key_file: str = Field("", description="PEM file with the private key of tls_cert_file, unencrypted.")
     tls_ca_file: str = Field(
         "",
-        description="Certificate authority by which this broker checks other brokers whose URLs are https, PEM. Empty: "
-        "those of the system. It is read at the start.",
+        description="PEM file with the CA that signs the https certificates of other brokers. Empty: the system's"
+        " CAs. Read once, at startup.",
     )
 
 
@@ -194,26 +197,25 @@ class AddressSettings(Group):
 
     host: str = Field(
         "127.0.0.1",
-        description="Address to listen on. On any but a loopback address a broker starts only if `auth` is "
-        "`required` or `none`.",
+        description="Address to listen on. For a non-loopback address, `auth` must be `required` or `none`.",
     )
-    port: int = Field(8080, ge=0, le=65_535, description="Port to listen on; 0 selects a free one.")
+    port: int = Field(8080, ge=0, le=65_535, description="Port to listen on. 0: any free port.")
     peer_port: int = Field(
         0,
         ge=0,
         le=65_535,
-        description="Port for other brokers alone, on the same address: mutual TLS 1.3 under keys that come of "
-        "cluster_secret, so nobody needs certificates for it. Calls between brokers are "
-        "answered there, and no longer at `port`. 0: there is none, and brokers call each other at `port`.",
+        description="Separate port for other brokers, on the same address: mutual TLS 1.3 with keys derived from "
+        "cluster_secret, so no certificates are needed. Brokers then call each other on this port "
+        "only. 0: they use `port`.",
     )
     advertise_peer_url: str = Field(
         "",
         pattern=r"^(https://[^\s/]+)?$",
-        description="URL at which other brokers reach `peer_port`. Empty: the host of advertise_url, or the address "
-        "that it listens on, and that port.",
+        description="URL at which other brokers reach `peer_port`. Empty: the host of advertise_url, or the "
+        "listen address, with that port.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Lowest severity of the log lines that are printed."
+        "info", description="Lowest severity of log lines to print."
     )
 
 
@@ -222,18 +224,19 @@ class TopicSettings(Group):
 
     auto_create_topics: bool = Field(
         True,
-        description="Publishing or uploading to an unknown topic creates it with the defaults. Handy on a laptop, but "
-        "a misspelt name creates a topic.",
+        description="Create unknown topics, with defaults, on publish or upload. Convenient on a laptop, but a "
+        "misspelled name creates a topic.",
     )
     max_topics: int = Field(
-        10_000, ge=1, le=1_000_000, description="Maximum number of topics of the cluster; more get 429."
+        10_000, ge=1, le=1_000_000, description="Maximum number of topics in the cluster. Creating more gets 429."
     )
     max_segments: int = Field(
         100_000,
         ge=1,
         le=10_000_000,
-        description="Maximum number of segments of the cluster, with those that are sealed and not removed yet; more "
-        "get 429, and segments no longer split. Each broker holds the records of all of them.",
+        description="Maximum number of segments in the cluster, including sealed segments that still exist. Above"
+        " it, new topics get 429 and segments no longer split. Every broker keeps all segment records"
+        " in memory.",
     )
 
 
@@ -241,61 +244,62 @@ class RequestSettings(Group):
     """The settings that bound requests and connections in size, number and time."""
 
     max_message_bytes: int = Field(
-        MIB, ge=KIB, le=16 * MIB, description="Largest value of a message, and largest key together with its headers."
+        MIB, ge=KIB, le=16 * MIB, description="Maximum size of a message's value, and of its key and headers together."
     )
     max_request_bytes: int = Field(
         16 * MIB,
         ge=64 * KIB,
         le=256 * MIB,
-        description="Largest request body, decoded. Each request in flight may hold this much memory.",
+        description="Maximum size of a request body after decompression. Each request in flight may use this much"
+        " memory.",
     )
     request_timeout_s: float = Field(
         60,
         gt=0,
         le=3600,
-        description="How long a request's body may take to arrive before the broker answers 408.",
+        description="Timeout for receiving a request body. Slower requests get 408.",
     )
     head_timeout_s: float = Field(
         10,
         gt=0,
         le=3600,
-        description="How long a connection's first request, and then the line and headers of each, may take to arrive "
-        "before the broker closes the connection.",
+        description="Timeout for the first request of a connection, and for the request line and headers of each "
+        "request. Slower connections are closed.",
     )
     max_connections: int = Field(
         0,
         ge=0,
-        description="Maximum number of connections; over it the one that was quiet for longest is closed. Streams and "
-        "requests that wait for messages have three quarters of it at most. A few more are taken for probes and other "
-        "brokers. 0: nine tenths of the limit of open files less 256, at most 16,384.",
+        description="Maximum number of connections; above it, the connection that has been idle longest is "
+        "closed. Streams and long polls may use at most three quarters. A few extra connections are "
+        "reserved for probes and other brokers. 0: nine tenths of the open-file limit minus 256, at "
+        "most 16,384.",
     )
     max_connections_per_address: int = Field(
         0,
         ge=0,
-        description="Maximum number of connections from one address (of IPv6: from 64 bits of it); over it the oldest "
-        "quiet one of them is closed. It does not hold on loopback. Behind `trusted_proxies` the requests that are "
-        "being answered count in the place of connections. 0: a quarter of max_connections.",
+        description="Maximum number of connections per client address (per /64 for IPv6); above it, the oldest "
+        "idle one is closed. Loopback is exempt. Behind `trusted_proxies`, requests in flight are "
+        "counted instead of connections. 0: a quarter of max_connections.",
     )
     trusted_proxies: str = Field(
         "",
         pattern=r"^[0-9A-Fa-f.:/,\s]*$",
-        description="Addresses and networks of proxies before this broker, separated by commas: `10.0.0.0/8`. Of a "
-        "request from one of them the client is the last address in X-Forwarded-For that is not one of them; the "
-        "connections of these proxies themselves have no bound of their own.",
+        description="Addresses and networks of trusted reverse proxies, comma-separated: `10.0.0.0/8`. For their "
+        "requests, the client address is the last one in X-Forwarded-For that is not a trusted proxy."
+        " Connections from these proxies are not limited per address.",
     )
     answer_timeout_s: float = Field(
         60,
         gt=0,
         le=3600,
-        description="How long a client may take no byte of its answer before the broker ends the connection. Answers "
-        "that are not taken hold memory.",
+        description="Close connections whose client stops reading for this long. Unread responses use memory.",
     )
     publish_timeout_s: float = Field(
         15,
         gt=0,
         le=600,
-        description="How long a publish may take from the end of its body until it is durable, and a flush or a new "
-        "topic may wait for the store, before the broker answers 503.",
+        description="Timeout from the end of a publish request's body until its messages are durable, and for "
+        "flushes and new topics to reach the store. After it the broker answers 503.",
     )
 
     @field_validator("trusted_proxies")
@@ -315,14 +319,14 @@ class PayloadSettings(Group):
         5 * 1024**4,
         ge=MIB,
         le=5 * 1024**4,
-        description="Largest payload of an upload. A topic may set a lower limit. No S3 accepts more than 5 TiB.",
+        description="Maximum size of an uploaded payload. Topics may set a lower limit. S3 accepts at most 5 TiB.",
     )
     max_open_uploads: int = Field(
         1000,
         ge=1,
         le=1_000_000,
-        description="Maximum number of uploads of a topic that have begun and are not published yet; more get 429. "
-        "Each may occupy its bytes in the store until it expires.",
+        description="Maximum number of unpublished uploads per topic; more get 429. Each may occupy space in the "
+        "store until it expires.",
     )
     max_write_uploads: int = Field(
         100_000,
@@ -335,35 +339,37 @@ class PayloadSettings(Group):
         86_400,
         ge=60,
         le=7 * 86_400,
-        description="How long after its creation an upload can be completed and published. Coordination keeps its "
-        "record that long.",
+        description="Time within which an upload must be completed and published. Its record stays in "
+        "coordination for as long.",
     )
     upload_url_s: int = Field(
         3600,
         ge=10,
         le=86_400,
-        description="How long a signed URL to put or get a payload is valid. Its holder needs no other permission.",
+        description="Lifetime of a signed URL for uploading or downloading a payload. Anyone who has the URL can "
+        "use it.",
     )
     multipart_bytes: int = Field(
         1024 * MIB,
         ge=5 * MIB,
         le=5 * 1024**3,
-        description="Uploads larger than this go to S3 in parts, which can be retried and sent in parallel. S3 itself "
-        "checks the digest of a single put; a broker reads an upload in parts once to check it.",
+        description="Uploads larger than this are sent to S3 in parts, which can be retried and sent in parallel."
+        " S3 verifies the digest of a single put itself; a multipart upload is read once by a broker "
+        "to verify it.",
     )
     upload_grace_s: int = Field(
         3600,
         ge=1,
         le=7 * 86_400,
-        description="How long an unpublished upload is kept after its expiry. It must be longer than the brokers' "
-        "clocks may differ.",
+        description="Time that an unpublished upload is kept after it expires. Must exceed the clock skew between"
+        " brokers.",
     )
     import_batch_rows: int = Field(
         131_072,
         ge=1000,
         le=262_144,
-        description="Number of rows that an import publishes at a time, or as many as fit in 16 MiB. Fewer rows need "
-        "less memory and more time. An import that has begun keeps the value it began with.",
+        description="Maximum number of rows, within 16 MiB, that an import publishes at a time. Smaller batches "
+        "need less memory and more time. A running import keeps the value it started with.",
     )
 
 
@@ -373,30 +379,30 @@ class MemorySettings(Group):
     memory_budget_bytes: int = Field(
         512 * MIB,
         ge=64 * MIB,
-        description="Memory for tails, requests in flight and recoveries, at least twice max_request_bytes. Requests "
-        "that are still coming hold at most a quarter of it, recoveries another. Above half of it tails are flushed "
-        "early; above all of it publishes get 503.",
+        description="Memory budget for tails, requests in flight and recoveries; at least twice "
+        "max_request_bytes. Incoming requests may use a quarter of it, recoveries another quarter. "
+        "Above half, tails are flushed early; above the whole budget, publishes get 503.",
     )
 
     flush_max_bytes: int = Field(
         64 * MIB,
         ge=64 * KIB,
         le=64 * MIB,
-        description="A tail that reaches this size becomes a Parquet file. Larger files scan faster and hold more "
-        "memory.",
+        description="Write a tail to a Parquet file when it reaches this size. Larger files scan faster and need "
+        "more memory.",
     )
     flush_max_age_s: float = Field(
         300,
         ge=1,
         le=86_400,
-        description="A tail that reaches this age becomes a file, even without new messages. A shorter age makes "
-        "tables fresher and files smaller.",
+        description="Write a tail to a Parquet file when it reaches this age, even without new messages. A "
+        "shorter age makes tables fresher and files smaller.",
     )
     flush_min_bytes: int = Field(
         MIB,
         ge=0,
         le=64 * MIB,
-        description="Tails smaller than this may wait 15 minutes if the topic leaves `flush.max_age_s` at the default.",
+        description="Tails smaller than this may wait up to 15 minutes, if the topic does not set `flush.max_age_s`.",
     )
 
     @field_validator("memory_budget_bytes")
@@ -415,49 +421,50 @@ class JournalSettings(Group):
     journal_file_bytes: int = Field(
         64 * MIB,
         ge=64 * KIB,
-        description="A new journal file begins when one reaches this size. Disk space is freed a file at a time.",
+        description="Start a new journal file at this size. Disk space is freed one file at a time.",
     )
     journal_max_unreleased_bytes: int = Field(
         256 * MIB,
         ge=MIB,
-        description="When the journal holds more than this, the oldest tails are flushed. A larger value makes larger "
+        description="Flush the oldest tails when the journal holds more than this. Larger values give larger "
         "Parquet files and longer recoveries.",
     )
     journal_puts_per_s: float | None = Field(
         None,
         ge=0,
         le=10_000,
-        description="Object journal: puts of a broker a second in the long run, at least 0.5; 1,000 more may come at "
-        "once after a rest. Fewer cost less and publishes wait longer for one; 0: no bound. Empty: 8 where the store "
-        "charges for puts (S3 without an endpoint, or one of a provider that does), else 0.",
+        description="Object journal: long-run limit on puts per second and broker, at least 0.5; up to 1,000 "
+        "saved puts may be used in a burst. A lower limit costs less and makes publishes wait longer."
+        " 0: no limit. Empty: 8 where the store charges for puts (S3 without an endpoint, or a "
+        "provider that charges), otherwise 0.",
     )
     journal_linger_s: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="Object journal: minimum time between the starts of two puts, in place of a budget of puts. Empty: "
-        "none, or 0.02 where journal_linger_max_s is set.",
+        description="Object journal: minimum time between the starts of two puts, instead of a puts-per-second "
+        "budget. Empty: none, or 0.02 if journal_linger_max_s is set.",
     )
     journal_linger_max_s: float | None = Field(
         None,
         ge=0,
         le=5,
-        description="Object journal: the linger grows up to this time while puts queue up. Empty: 0.25 where "
+        description="Object journal: the linger time grows up to this value while puts queue up. Empty: 0.25 if "
         "journal_linger_s is set.",
     )
     put_usd_per_1000: float = Field(
         0,
         ge=0,
         le=100,
-        description="Price of 1,000 puts to the store. If set, the metric seaweedq_journal_usd_per_month tells "
-        "what the journal's puts cost at their present rate.",
+        description="Price of 1,000 puts to the store. If set, the metric seaweedq_journal_usd_per_month shows "
+        "the cost of the journal's puts at the current rate.",
     )
     journal_window: int = Field(4, ge=1, le=64, description="Object journal: maximum number of concurrent puts.")
     cache_bytes: int = Field(
         128 * MIB,
         ge=0,
-        description="Size of the cache of decoded row groups for readers. The cache is emptied when the memory budget "
-        "is used up.",
+        description="Size of the cache of decoded row groups for reads. It is emptied when the memory budget is "
+        "used up.",
     )
 
     @field_validator("journal_puts_per_s")
@@ -476,8 +483,8 @@ class LifeSettings(Group):
         5,
         ge=1,
         le=60,
-        description="A broker that does not renew its lease for this long counts as dead. A shorter lease fails over "
-        "faster and tolerates only shorter pauses.",
+        description="A broker that does not renew its lease for this long is considered dead. A shorter lease "
+        "fails over faster and tolerates only shorter pauses.",
     )
     checkpoint_s: float = Field(
         10, ge=1, le=600, description="Interval at which cursors are copied from the journal to coordination."
@@ -486,26 +493,28 @@ class LifeSettings(Group):
         3_600,
         ge=60,
         le=604_800,
-        description="How long files stay after retention has taken their messages: readers of files that began before "
-        "end in it. A topic can have its own.",
+        description="Keep deleted files for this long, so that readers that already opened a table can finish. "
+        "Topics may override it.",
     )
     metrics_subscriptions: int = Field(
         100,
         ge=0,
         le=100_000,
-        description="Number of subscriptions whose lag /metrics shows, of those that this broker dispatches: the ones "
-        "with the most unacked messages.",
+        description="Number of subscriptions in /metrics, per dispatching broker: those with the largest lag.",
     )
     shutdown_delay_s: float = Field(
         0,
         ge=0,
         le=600,
-        description="How long a broker serves on after SIGTERM, with /readyz at 503, before its stop begins. Behind a "
-        "load balancer: longer than it takes to notice, so that nothing is sent to a closed port. A second signal ends "
-        "the wait.",
+        description="Time to keep serving after SIGTERM, with /readyz at 503, before shutdown begins. Behind a "
+        "load balancer, set it longer than its health-check delay, so that no request reaches a "
+        "closed port. A second signal skips it.",
     )
     shutdown_s: float = Field(
-        10, ge=1, le=600, description="How long a stop (SIGTERM) waits for flushes; the journal keeps the rest."
+        10,
+        ge=1,
+        le=600,
+        description="How long a shutdown waits for flushes. The journal keeps whatever is not flushed.",
     )
 
 

@@ -17,10 +17,10 @@ from seaweedq.units import bytes_of
 if TYPE_CHECKING:
     from seaweedq.client.core.effects import Steps
 
-GRANT = "`actions:topics:subscriptions`, each a list with commas, as `describe,publish:flights*`; may be repeated."
+GRANT = "`actions:topics:subscriptions`, each comma-separated, such as `describe,publish:flights*`. Repeatable."
 LIMIT = (
-    "`NAME=NUMBER`, as `requests=100` or `bytes_in=10MB`, which are each second; `NAME=none` takes it away; may be "
-    "repeated. Others stay as they are."
+    "`NAME=NUMBER`, such as `requests=100` or `bytes_in=10MB`, per second; `NAME=none` removes a limit. Repeatable; "
+    "other limits keep their values."
 )
 NO_BOUND = "none"
 SIZES = ("bytes_in", "bytes_out")
@@ -30,7 +30,7 @@ def grant_of(text: str) -> dict[str, list[str]]:
     """Returns a grant as the API takes it. Raises BadParameter."""
     parts = [[one for one in part.split(",") if one] for part in text.split(":")]
     if not parts[0] or len(parts) > 3:
-        raise typer.BadParameter(f"{text!r} is no grant: {GRANT}", param_hint="--grant")
+        raise typer.BadParameter(f"invalid grant {text!r}: {GRANT}", param_hint="--grant")
     if unknown := [one for one in parts[0] if one not in list(Action)]:
         raise typer.BadParameter(f"{unknown[0]!r} is no action; actions are {', '.join(Action)}", param_hint="--grant")
     return dict(zip(("actions", "topics", "subscriptions"), parts, strict=False))
@@ -82,14 +82,14 @@ def put(
         bool | None,
         typer.Option(
             "--disabled/--enabled",
-            help="With --disabled no token of the principal counts, until --enabled.",
+            help="Disable all tokens of the principal, until --enabled.",
             show_default=False,
         ),
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Create a principal, or change one: grants replace those that it has; what is not given stays as it is."""
+    """Create or change a principal. New grants replace the old ones; omitted options keep their values."""
     grants, limits = [grant_of(one) for one in grant or []], dict(limit_of(one) for one in limit or [])
     found = run(url, _changed(name, grants, limits, disabled))
     bounds = limits_in_words(found["limits"])
@@ -143,7 +143,7 @@ def list_principals(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
 
 @principals.command(epilog="Example: seaweedq principal remove importer")
 def remove(name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Remove a principal; all its tokens end with it."""
+    """Remove a principal and revoke its tokens."""
     from seaweedq.client.core.calls import access_path, call
 
     run(url, call("DELETE", access_path("principals", name)))
@@ -165,17 +165,17 @@ def create(
     principal: Annotated[
         str | None,
         typer.Argument(
-            help="Principal that the token is for; without one the token comes from the caller's own.",
+            help="Principal of the token; by default the token derives from the caller's own.",
             show_default=False,
         ),
     ] = None,
-    expires: Annotated[float | None, duration("Time after which the token ends.")] = None,
-    grant: Annotated[list[str] | None, typer.Option(help=f"Narrows it: {GRANT}", show_default=False)] = None,
-    note: Annotated[str, typer.Option(help="A text for people.")] = "",
+    expires: Annotated[float | None, duration("Lifetime of the token.")] = None,
+    grant: Annotated[list[str] | None, typer.Option(help=f"Restrict the token: {GRANT}", show_default=False)] = None,
+    note: Annotated[str, typer.Option(help="Free-text note.")] = "",
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Issue a token, and print it: it is shown once."""
+    """Issue a token and print it. It is shown only once."""
     from seaweedq.client.core.calls import call
 
     body: dict[str, Any] = {"note": note}
@@ -191,7 +191,7 @@ def create(
 
 @tokens.command("list", epilog="Example: seaweedq token list")
 def list_tokens(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """List tokens by id: all with the right to access, else the caller's own and those that came of it."""
+    """List tokens by ID: all with the access permission, otherwise the caller's own and those derived from it."""
     from seaweedq.client.core.calls import pages
 
     found = run(url, pages("/v1/tokens", "tokens"))
@@ -208,11 +208,11 @@ def list_tokens(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
 
 @tokens.command(epilog="Example: seaweedq token revoke 5f2b8a6c90d1e2f3")
 def revoke(
-    token: Annotated[str, typer.Argument(help="Its id, which is not secret.", show_default=False)],
+    token: Annotated[str, typer.Argument(help="Token ID (not the secret).", show_default=False)],
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """End a token, and all that came of it."""
+    """Revoke a token and all tokens derived from it."""
     from seaweedq.client.core.calls import access_path, call
 
     run(url, call("DELETE", access_path("tokens", token)))
@@ -220,7 +220,7 @@ def revoke(
 
 
 def whoami(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Print who the caller is, and what it may do."""
+    """Show the caller's identity and permissions."""
     from seaweedq.client.core.calls import call
 
     found = run(url, call("GET", "/v1/whoami"))

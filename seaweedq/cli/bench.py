@@ -197,9 +197,7 @@ _HEAD = columns(f"what, {_NUMBERS}", numbers=_NUMBERS)
 
 
 def bench(
-    embedded: Annotated[
-        bool, typer.Option("--embedded", help="Start a separate broker on a temporary folder.")
-    ] = False,
+    embedded: Annotated[bool, typer.Option("--embedded", help="Start a broker with a temporary folder.")] = False,
     producers: Annotated[int, typer.Option(min=1, max=64, help="Number of threads that publish.")] = 1,
     consumers: Annotated[
         int, typer.Option(min=0, max=64, help="Number of threads that pull and ack, each with its own subscription.")

@@ -59,12 +59,16 @@ def level(
     context: typer.Context,
     to: Annotated[
         int | None,
-        typer.Argument(min=1, help="The level; by default the highest one that a broker reads.", show_default=False),
+        typer.Argument(
+            min=1,
+            help="The format level; by default the highest that every running broker supports.",
+            show_default=False,
+        ),
     ] = None,
     output: Output = TABLE,
     url: Annotated[str | None, typer.Option("--url", help="As that of `seaweedq cluster`.")] = None,
 ) -> None:
-    """Raise the cluster's level, for ever: brokers that do not read it can join no more."""
+    """Upgrade the cluster format. Irreversible: older brokers can no longer join."""
     from seaweedq.client.core.calls import call
 
     assert context.parent is not None
@@ -79,23 +83,23 @@ def level(
 @app.command(epilog=REBUILD)
 def rebuild(
     context: typer.Context,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan without changing anything.")] = False,
     without_journal: Annotated[
         list[str] | None,
         typer.Option(
             "--without-journal",
             metavar="BROKER",
-            help="Lose what this broker's journal holds, which cannot be read. May be given more than once.",
+            help="Give up this broker's unreadable journal and whatever messages it holds. Repeatable.",
             show_default=False,
         ),
     ] = None,
     without_tokens: Annotated[
-        bool, typer.Option("--without-tokens", help="Leave out principals and tokens: the backup may be an old one.")
+        bool, typer.Option("--without-tokens", help="Drop principals and tokens, because the backup may be old.")
     ] = False,
     output: Output = TABLE,
     url: Annotated[str | None, typer.Option("--url", help="As that of `seaweedq cluster`.")] = None,
 ) -> None:
-    """Rebuild coordination from the store, after it was lost or restored: ask a broker that waits for it."""
+    """Rebuild coordination from the store after it was lost or restored. Ask a broker that is waiting for it."""
     from seaweedq.client.core.calls import call
 
     assert context.parent is not None

@@ -15,7 +15,7 @@ from seaweedq.clock import SystemIds
 if TYPE_CHECKING:
     from seaweedq.client import Client, Message
 
-app = typer.Typer(no_args_is_help=True, help="List dead letters, and publish them to their topics again.")
+app = typer.Typer(no_args_is_help=True, help="List dead letters, or republish them to their original topics.")
 LIST = """Examples: seaweedq dead-letters list lost · seaweedq dead-letters list lost --max 20 ·
 seaweedq dead-letters list lost -o json | jq 'select(.headers["dead-letter-reason"] == "rejected")'"""
 REDRIVE = """Examples: seaweedq dead-letters redrive lost · seaweedq dead-letters redrive lost --max 1 ·
@@ -25,7 +25,7 @@ PREFIX = "dead-letter-"
 _LISTED = columns("id, reason, attempts, topic, subscription, message, time, detail", numbers="attempts")
 _SHOWN = ("reason", "attempts", "topic", "subscription", "id", "time", "detail")
 Letters = Annotated[str, typer.Argument(help="Name of the topic for dead letters.", show_default=False)]
-Most = Annotated[int | None, typer.Option("--max", min=1, help="End after this number of letters.")]
+Most = Annotated[int | None, typer.Option("--max", min=1, help="Stop after this number of letters.")]
 
 
 @app.command("list", epilog=LIST)
@@ -35,7 +35,7 @@ def list_letters(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """List the dead letters that are in a topic: their id there, why and where they died. Nothing is acked."""
+    """List the dead letters in a topic: ID, reason and origin. Acks nothing."""
     with connect(url) as client:
         letters = islice((one for one in read_letters(client, topic) if f"{PREFIX}topic" in one.headers), max)
         if output == JSON:
@@ -51,13 +51,13 @@ def redrive(
     topic: Letters,
     subscription: Annotated[
         str,
-        typer.Option("--subscription", "-s", help="Subscription that says what was done; it is created at need."),
+        typer.Option("--subscription", "-s", help="Subscription that tracks progress; created if missing."),
     ] = SUBSCRIPTION,
     max: Most = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Publish dead letters to the topics that their headers name, without those headers, and ack them here.
+    """Republish dead letters to the topics named in their headers, without those headers, and ack them here.
 
     Ends after a second without letters; it waits for those that a run which was killed has leased. It can be
     interrupted, and called again: what was published within a day, and not acked, is not published twice. What a seek

@@ -331,10 +331,8 @@ seaweedq demo --rows 20000 --no-spark --exit"""
 
 
 def demo(
-    exit: Annotated[
-        bool, typer.Option("--exit", help="End at the end of the demo, instead of leaving the broker running.")
-    ] = False,
-    rows: Annotated[int | None, typer.Option(min=10, help="Use only this number of flights.")] = None,
+    exit: Annotated[bool, typer.Option("--exit", help="Stop the broker when the demo ends.")] = False,
+    rows: Annotated[int | None, typer.Option(min=10, help="Number of flights to use.")] = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65_535, help="Port of the broker; by default a free one.")
     ] = None,

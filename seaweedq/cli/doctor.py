@@ -297,7 +297,7 @@ def doctor(
         str | None, typer.Option("--url", envvar="SEAWEEDQ_URL", help="Brokers to look at, separated by commas.")
     ] = None,
 ) -> None:
-    """Look at what a broker needs here (open files, disk, store, clock, coordination), and at brokers that run.
+    """Check what a broker needs on this machine (open files, disk, store, clock, coordination), and running brokers.
 
     The settings are those that `seaweedq serve` would take from the environment and the file. The exit code is 1 if
     something fails.

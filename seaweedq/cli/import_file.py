@@ -29,7 +29,7 @@ def import_file(
         Path | None, typer.Argument(exists=True, dir_okay=False, help="A Parquet, NDJSON or Arrow file.")
     ] = None,
     format: Annotated[
-        str | None, typer.Option(help="parquet, ndjson or arrow; by default that of the file's suffix.")
+        str | None, typer.Option(help="parquet, ndjson or arrow; by default from the file's suffix.")
     ] = None,
     envelope: Annotated[
         bool,
@@ -37,12 +37,12 @@ def import_file(
     ] = False,
     upload: Annotated[
         str | None,
-        typer.Option(help="Instead of FILE, with --format: continue an import that has begun, or show its result."),
+        typer.Option(help="Instead of FILE, with --format: resume an import, or show its result."),
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Publish each row of FILE as a message. If any row is not valid, none is published.
+    """Publish each row of FILE as a message. If any row is invalid, nothing is published.
 
     The file is uploaded to the store, and a broker reads its rows there. The import continues when this command is
     interrupted.

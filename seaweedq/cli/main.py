@@ -65,7 +65,7 @@ _COMMANDS = {
     "Access": {
         "principal": _Command("access", "principals", "Create, show, list and remove principals."),
         "token": _Command("access", "tokens", "Issue, list and revoke tokens."),
-        "whoami": _Command("access", "whoami", "Print who the caller is, and what it may do.", "WHOAMI"),
+        "whoami": _Command("access", "whoami", "Show the caller's identity and permissions.", "WHOAMI"),
     },
 }
 LISTED = {name: listed for commands in _COMMANDS.values() for name, listed in commands.items()}

@@ -236,27 +236,23 @@ seaweedq publish films --file one.mp4 --file two.mp4 --key mine"""
 Source = Annotated[
     str | None, typer.Argument(help="The file; or one message as JSON, such as '{\"a\": 1}'; left out or -: stdin.")
 ]
-InputFormatName = Annotated[
-    str | None, typer.Option(help="ndjson, csv or parquet; by default that of the file's suffix.")
-]
+InputFormatName = Annotated[str | None, typer.Option(help="ndjson, csv or parquet; by default from the file's suffix.")]
 KeyField = Annotated[
     str | None, typer.Option(help="Field of the record to use as the key, if the topic has no key_field of its own.")
 ]
 Envelope = Annotated[
     bool, typer.Option("--envelope", help="Each NDJSON line is a whole message with key, value, headers, timestamp.")
 ]
-SkipInvalid = Annotated[
-    bool, typer.Option("--skip-invalid", help="Name records that are no valid messages, and publish the others.")
-]
+SkipInvalid = Annotated[bool, typer.Option("--skip-invalid", help="Report invalid records and publish the others.")]
 BatchSize = Annotated[
     int | None, typer.Option(min=1, max=100_000, help="Maximum number of messages per request; 10,000 by default.")
 ]
 WholeFiles = Annotated[
     list[Path] | None,
-    typer.Option("--file", exists=True, dir_okay=False, help="A file of any size as one message; may be repeated."),
+    typer.Option("--file", exists=True, dir_okay=False, help="Publish a file of any size as one message. Repeatable."),
 ]
 FileKey = Annotated[str | None, typer.Option(help="The key of the messages of --file.")]
-ContentType = Annotated[str | None, typer.Option(help="Media type of each --file; by default that of its suffix.")]
+ContentType = Annotated[str | None, typer.Option(help="Media type of each --file; by default from its suffix.")]
 
 INTERRUPTED = 130  # the exit code of a program that SIGINT ended, by the convention of shells
 

@@ -61,20 +61,20 @@ _DOWNLOAD_S = 3600.0
 def pull(
     topic: Topic,
     subscription: Annotated[
-        str, typer.Option("--subscription", "-s", help="Name of the subscription; it is created if it does not exist.")
+        str, typer.Option("--subscription", "-s", help="Name of the subscription; created if missing.")
     ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more messages, until interrupted.")] = False,
-    max: Annotated[int | None, typer.Option(min=1, help="End after this number of messages.")] = None,
+    max: Annotated[int | None, typer.Option(min=1, help="Stop after this number of messages.")] = None,
     mode: Annotated[
-        str | None, typer.Option(help="Mode of the subscription: ordered (that of a new one), shared or keyed.")
+        str | None, typer.Option(help="Mode of the subscription: ordered (default for a new one), shared or keyed.")
     ] = None,
     nack: Annotated[
-        bool, typer.Option("--nack", help="Give the messages back at the end, so that others get them at once.")
+        bool, typer.Option("--nack", help="Nack the messages at the end, so that they are redelivered immediately.")
     ] = False,
     no_ack: Annotated[
         bool, typer.Option("--no-ack", help="Do not ack the messages, so that they are delivered again.")
     ] = False,
-    start: Annotated[str, typer.Option(help=f"Where a new subscription begins: {PLACES}")] = "latest",
+    start: Annotated[str, typer.Option(help=f"Start position of a new subscription: {PLACES}")] = "latest",
     payloads: Annotated[
         Path | None,
         typer.Option(file_okay=False, help="Download payloads to this folder, each as SEGMENT-OFFSET.bin."),

@@ -199,7 +199,9 @@ seaweedq sql "SHOW TABLES" · seaweedq sql --explain "SELECT count(*) FROM fligh
 """
 FILES = ("csv", JSON, "parquet")
 FORMATS = (TABLE, WIDE, *FILES)
-_ABOUT_OUTPUT = "table; wide: uncut; csv; json, an object a line; parquet; by default that of FILE."
+_ABOUT_OUTPUT = (
+    "table, wide (not truncated), csv, json (one object per line) or parquet; by default the format of FILE."
+)
 PLANS = 3  # retention may take files between a plan and its read
 
 
@@ -210,15 +212,18 @@ def sql(
         Path | None, typer.Option("--output-file", metavar="FILE", help="Write to this file instead of stdout.")
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say which files and which rows of brokers it reads, and DuckDB's plan.")
+        bool,
+        typer.Option("--explain", help="Show the files and broker rows that the statement reads, and DuckDB's plan."),
     ] = False,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show the table again and again, until Ctrl-C.")] = False,
-    every_s: Annotated[float, duration("Time between two looks of --watch.", 0.1)] = 2.0,
-    rows: Annotated[int, typer.Option(min=1, help="Most rows of a table.")] = 100,
-    keep_expired: Annotated[bool, typer.Option("--keep-expired", help="See messages that have expired, too.")] = False,
-    memory: Annotated[str, typer.Option(help="What DuckDB may use, such as 1GB; by default most of the machine.")] = "",
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh the table until Ctrl-C.")] = False,
+    every_s: Annotated[float, duration("Refresh interval of --watch.", 0.1)] = 2.0,
+    rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows to show.")] = 100,
+    keep_expired: Annotated[bool, typer.Option("--keep-expired", help="Include expired messages.")] = False,
+    memory: Annotated[
+        str, typer.Option(help="Memory limit for DuckDB, such as 1GB; by default most of the machine's.")
+    ] = "",
     s3_endpoint: Annotated[
-        str, typer.Option(help="URL of the S3-compatible store, if it is not the one that brokers name.")
+        str, typer.Option(help="URL of the S3-compatible store, if it differs from the brokers' own.")
     ] = "",
     url: Url = DEFAULT_URL,
 ) -> None:

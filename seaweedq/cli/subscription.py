@@ -79,24 +79,28 @@ def create(
     topic: Topic,
     name: Name,
     mode: Annotated[str | None, typer.Option(help="ordered (the default), shared or keyed.")] = None,
-    start: Annotated[str | None, typer.Option(help=f"Where it begins: {PLACES}")] = None,
-    ack_deadline_s: Annotated[float | None, duration("Time until a message comes again.")] = None,
+    start: Annotated[str | None, typer.Option(help=f"Start position: {PLACES}")] = None,
+    ack_deadline_s: Annotated[float | None, duration("Redeliver a message that is not acked within this time.")] = None,
     max_attempts: Annotated[
-        int | None, typer.Option(help="Deliveries after which a message is a dead letter; 0: no bound.")
+        int | None, typer.Option(help="Maximum deliveries before a message becomes a dead letter; 0: unlimited.")
     ] = None,
     dead_letter_topic: Annotated[str | None, typer.Option(help="Topic for dead letters.")] = None,
     backoff_s: Annotated[
         list[float] | None,
-        duration("Time until a failed message comes again; once for each attempt, the last for all later."),
+        duration(
+            "Delay before a failed message is redelivered. Repeat for later attempts; the last one applies to the rest."
+        ),
     ] = None,
-    max_in_flight: Annotated[int | None, typer.Option(help="Messages that are leased at a time.")] = None,
+    max_in_flight: Annotated[int | None, typer.Option(help="Maximum number of leased messages.")] = None,
     key_prefix: Annotated[
         str | None, typer.Option(help="Deliver only messages whose keys begin with this text.")
     ] = None,
     header: Annotated[
         list[str] | None, typer.Option(help="Deliver only messages that have this header, given as NAME=VALUE.")
     ] = None,
-    expires_after_s: Annotated[float | None, duration("Time without a consumer after which it is deleted.")] = None,
+    expires_after_s: Annotated[
+        float | None, duration("Delete the subscription after this time without a consumer.")
+    ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -148,14 +152,14 @@ def show(topic: Topic, name: Name, output: Output = TABLE, url: Url = DEFAULT_UR
 def seek(
     topic: Topic,
     name: Name,
-    to: Annotated[str | None, typer.Option(help=f"Where to go on: {PLACES}")] = None,
+    to: Annotated[str | None, typer.Option(help=f"New position: {PLACES}")] = None,
     offset: Annotated[
-        list[str] | None, typer.Option(help="Where to go on in one segment, as SEGMENT=OFFSET; others stay.")
+        list[str] | None, typer.Option(help="Position in one segment, as SEGMENT=OFFSET; other segments keep theirs.")
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Move a subscription to other messages. All leases end; what is behind the new place comes again, acked or not."""
+    """Move a subscription to another position. All leases end; messages after it are delivered again, acked or not."""
     if (to is None) == (not offset):
         raise typer.BadParameter("give one of --to and --offset", param_hint="--to")
     where = place(to, "--to") if to is not None else {"offsets": _offsets(offset or [])}
@@ -172,7 +176,7 @@ def seek(
 
 @app.command(epilog="Example: seaweedq subscription pause flights billing")
 def pause(topic: Topic, name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Deliver nothing more until it is resumed; acks of what is leased are taken."""
+    """Stop delivering until resumed; acks of leased messages are still accepted."""
     with connect(url) as client:
         client.update_subscription(topic, name, paused=True)
     say_done(output, f"subscription {name} of topic {topic} is paused", topic=topic, name=name, paused=True)
@@ -180,7 +184,7 @@ def pause(topic: Topic, name: Name, output: Output = TABLE, url: Url = DEFAULT_U
 
 @app.command(epilog="Example: seaweedq subscription resume flights billing")
 def resume(topic: Topic, name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Deliver the messages of a paused subscription again."""
+    """Resume delivery of a paused subscription."""
     with connect(url) as client:
         client.update_subscription(topic, name, paused=False)
     say_done(output, f"subscription {name} of topic {topic} delivers again", topic=topic, name=name, paused=False)
@@ -194,7 +198,7 @@ def delete(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Delete a subscription, with what it knows of acked messages."""
+    """Delete a subscription and its acknowledgement state."""
     with connect(url) as client:
         client.subscription(topic, name)
         if not yes:

@@ -163,8 +163,8 @@ EXAMPLES = "Examples: seaweedq top · seaweedq top --once · seaweedq top --ever
 
 
 def top(
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
-    every_s: Annotated[float, duration("Time between two looks.", 0.5)] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
+    every_s: Annotated[float, duration("Refresh interval.", 0.5)] = 2.0,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:

@@ -23,13 +23,14 @@ def verify(
     context: typer.Context,
     topic: Topic,
     data_dir: Annotated[
-        Path | None, typer.Option(help="A broker's data folder: only its files are audited, unless --url is given too.")
+        Path | None,
+        typer.Option(help="Audit the files in this broker data folder, without a broker unless --url is given."),
     ] = None,
     store: Annotated[
-        str | None, typer.Option(help="A store's URL: only its files are audited, unless --url is given too.")
+        str | None, typer.Option(help="Audit the files in this store, without a broker unless --url is given.")
     ] = None,
     sample: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the rows to read; names and metadata are always read.")
+        float, typer.Option(min=0, max=1, help="Fraction of rows to read; names and metadata are always checked.")
     ] = 1,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,

@@ -321,10 +321,9 @@ def test_a_failed_handlers_line_says_where_and_what_comes(
             asyncio.run(work())
         else:
             real_client.work(topic, "billing", failing, start="earliest", idle_timeout_s=0.2, **settings)
-    where = f"topic {topic}, subscription billing, attempt"
     assert [record.message for record in caplog.records] == [
-        f"the handler of message 0-0 failed ({where} 1 of 3); it comes again in 0.001 s",
-        f"the handler of message 0-0 failed ({where} 2 of 3); it comes again in 0.002 s",
-        f"the handler of message 0-0 failed ({where} 3 of 3); it becomes a dead letter in lost",
+        f"handler failed for {topic}/billing 0-0 (attempt 1 of 3); retrying in 0.001 s",
+        f"handler failed for {topic}/billing 0-0 (attempt 2 of 3); retrying in 0.002 s",
+        f"handler failed for {topic}/billing 0-0 (attempt 3 of 3); moving it to dead-letter topic lost",
     ]
     assert all(record.exc_info for record in caplog.records)

@@ -59,7 +59,7 @@ TOKEN_BYTES, RIGHT_BYTES = 1_000, 400  # beside texts: the objects, and their pl
 T = TypeVar("T")
 SUBPROTOCOL = "bearer."
 BEARER = b"Bearer "
-REFUSED = "this needs a token that counts, as `Authorization: Bearer sq1_...`"
+REFUSED = "missing, invalid, expired or revoked token; send `Authorization: Bearer sq1_...`"
 
 
 class PeerRequests:

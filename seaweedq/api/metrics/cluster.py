@@ -50,7 +50,7 @@ OF_BEHIND = {  # by the member of Behind
         "Consumers that get nothing, since an ordered subscription has fewer segments",
         "any: use `keyed` or `shared`, or more segments",
     ),
-    "waiting_pulls": _of_each("waiting_pulls", "Pulls that wait for messages, at any broker"),
+    "waiting_pulls": _of_each("waiting_pulls", "Open long polls, at any broker"),
     "held_up_s": _of_each(
         "held_up_seconds",
         "Time for which the successors of a segment have waited for the same unacked message; the log names it",

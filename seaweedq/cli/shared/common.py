@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from seaweedq.settings import Settings
 
 Url = Annotated[
-    str, typer.Option("--url", envvar="SEAWEEDQ_URL", help="URL of any broker, or of several, separated by commas.")
+    str, typer.Option("--url", envvar="SEAWEEDQ_URL", help="URL of any broker, or several, comma-separated.")
 ]
 DEFAULT_URL = "http://127.0.0.1:8080"
 CLIENT_S = 30.0

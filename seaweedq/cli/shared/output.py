@@ -25,7 +25,7 @@ GAP = "  "
 FEWEST = 8  # characters of a cell that is cut
 _CUT = "…"
 UNCUT = 100_000  # columns if stdout is no terminal
-_OF_MESSAGES = "json, one object a line; table or wide, a line for each message."
+_OF_MESSAGES = "json (one object per line), or table or wide (one line per message)."
 
 
 def _known(formats: Sequence[str], text: str | None) -> str | None:
@@ -34,7 +34,9 @@ def _known(formats: Sequence[str], text: str | None) -> str | None:
     return text
 
 
-def output_option(formats: Sequence[str] = FORMATS, about: str = "table; wide: more of it, uncut; json.") -> Any:
+def output_option(
+    formats: Sequence[str] = FORMATS, about: str = "table, wide (all columns, not truncated) or json."
+) -> Any:
     """Returns the option `-o` of a command that has these formats."""
     check: Callable[[str | None], str | None] = partial(_known, formats)
     return typer.Option("--output", "-o", metavar="|".join(formats), callback=lambda value: check(value), help=about)

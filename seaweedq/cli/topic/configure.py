@@ -26,7 +26,7 @@ MaxPayloadBytes = Annotated[
 Ndjson = Annotated[
     str | None, typer.Option(help="What a line of NDJSON over HTTP is: envelope (the default), or bare: the value.")
 ]
-TargetMessages = Annotated[int | None, typer.Option(help="A segment with a higher rate for long is split.")]
+TargetMessages = Annotated[int | None, typer.Option(help="Split segments that stay above this rate.")]
 TargetBytes = Annotated[int | None, size("The same target in bytes each second.")]
 MinSegments = Annotated[int | None, typer.Option(help="Merges leave at least this number of segments.")]
 MaxSegments = Annotated[int | None, typer.Option(help="Splits leave at most this number of segments.")]
@@ -102,10 +102,12 @@ def change(
     retention_max_age_s: RetentionMaxAge = None,
     retention_max_bytes: RetentionMaxBytes = None,
     keep_unread: Annotated[
-        bool | None, typer.Option("--keep-unread/--no-keep-unread", help="Keep what a subscription has not acked.")
+        bool | None,
+        typer.Option("--keep-unread/--no-keep-unread", help="Keep messages until every subscription has acked them."),
     ] = None,
     delete_read: Annotated[
-        bool | None, typer.Option("--delete-read/--no-delete-read", help="Delete what all subscriptions have acked.")
+        bool | None,
+        typer.Option("--delete-read/--no-delete-read", help="Delete messages that every subscription has acked."),
     ] = None,
     max_payload_bytes: MaxPayloadBytes = None,
     ndjson: Ndjson = None,
@@ -124,7 +126,7 @@ def change(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Change a topic's configuration; what no option names stays. It takes effect at once, at all brokers."""
+    """Change settings; omitted options keep their values. Takes effect on all brokers immediately."""
     config = _placed(context.params)
     _restore(config, default or ())
     if not config:
@@ -197,12 +199,12 @@ def split(
     segment: Segment,
     parts: Annotated[int | None, typer.Option(min=2, max=32, help="Number of equal ranges; 2 by default.")] = None,
     at: Annotated[
-        list[int] | None, typer.Option(min=1, help="A key hash where a part begins; may be repeated, in rising order.")
+        list[int] | None, typer.Option(min=1, help="Key hash at which a part begins. Repeatable, in ascending order.")
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Replace a segment by several, each with a part of its key range."""
+    """Split a segment into several, each with part of its key range."""
     if parts and at:
         raise typer.BadParameter("--at excludes --parts", param_hint="--at")
     _replace(url, output, topic, segment, "split", {"at": at} if at else {"parts": parts or 2})
@@ -217,25 +219,23 @@ def split(
 def merge(
     topic: Topic,
     segment: Segment,
-    neighbour: Annotated[
-        int, typer.Argument(min=0, help="Id of a neighbour of the first segment.", show_default=False)
-    ],
+    neighbour: Annotated[int, typer.Argument(min=0, help="ID of an adjacent segment.", show_default=False)],
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Replace two neighbouring segments by one. If they have two owners, the second segment moves first."""
+    """Merge two adjacent segments. If they have different owners, the second one moves first."""
     _replace(url, output, topic, segment, "merge", {"with": neighbour})
 
 
 def roll(topic: Topic, segment: Segment, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Replace a segment by one with the same key range and files of its own."""
+    """Replace a segment with a new one for the same key range, with its own files."""
     _replace(url, output, topic, segment, "roll", None)
 
 
 def move(
     topic: Topic,
     segment: Segment,
-    to: Annotated[str, typer.Option(help="Id or given name of the broker.", show_default=False)],
+    to: Annotated[str, typer.Option(help="ID or name of the broker.", show_default=False)],
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:

@@ -29,12 +29,12 @@ PAUSE_S = 1.0
 def tail(
     topic: Topic,
     number: Annotated[int, typer.Option("--number", "-n", min=0, max=PAGE, help="Number of messages.")] = 10,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new messages, until interrupted.")] = False,
-    key: Annotated[str | None, typer.Option(help="Print the messages of this key alone.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new messages until interrupted.")] = False,
+    key: Annotated[str | None, typer.Option(help="Print only messages with this key.")] = None,
     output: MessageOutput = JSON,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print a topic's newest messages, one JSON object per line. It needs no subscription, and acks nothing."""
+    """Print a topic's newest messages, one JSON object per line, without a subscription."""
     from seaweedq.cli.shared.process import Interrupts
 
     with connect(url) as client:

@@ -200,8 +200,7 @@ app.command("set", epilog=configure.SET)(configure.change)
 
 @app.command("list", epilog="Examples: seaweedq topic list · seaweedq topic list -o json | jq .name")
 def list_topics(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """List all topics with their messages, sizes, rates and segments, and how far behind the subscription is that is
-    furthest behind."""
+    """List all topics with messages, sizes, rates, segments and the largest subscription lag."""
     with connect(url) as client:
         names, unreadable = [topic["name"] for topic in client.topics()], client.unreadable_topics()
         if unreadable:
@@ -266,11 +265,11 @@ def delete(
 
 def files(
     topic: Topic,
-    segment: Annotated[int | None, typer.Option(min=0, help="List the files of this segment alone.")] = None,
+    segment: Annotated[int | None, typer.Option(min=0, help="List only this segment's files.")] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """List the files of a topic: the rows that they have, and their sizes. Messages in no file yet are not in it."""
+    """List a topic's files with their row counts and sizes. Messages that are not yet in a file are not included."""
     with connect(url) as client:
         found, facts = client.files(topic, segment), client.topic(topic)
     if output == JSON:

@@ -28,7 +28,7 @@ HISTORY = 10  # snapshots, at one of which the leader is asked for the last minu
 
 def watch(
     topic: Topic,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:

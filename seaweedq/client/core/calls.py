@@ -86,26 +86,25 @@ _LOOKS = 5  # at a topic and its map
 def topic_path(topic: str) -> str:
     """Returns the path of a topic. The name is quoted, so that the broker refuses an invalid one. Raises InvalidName
     for one that would lead to another path."""
-    return f"/v1/topics/{_part(topic)}"
+    return f"/v1/topics/{_part(topic, 'topic')}"
 
 
 def subscription_path(topic: str, subscription: str) -> str:
     """Returns the path of a subscription. Raises as `topic_path`."""
-    return f"{topic_path(topic)}/subscriptions/{_part(subscription)}"
+    return f"{topic_path(topic)}/subscriptions/{_part(subscription, 'subscription')}"
 
 
 def access_path(kind: str, name: str) -> str:
     """Returns the path of one of the `principals` or `tokens`. Raises as `topic_path`."""
-    return f"/v1/{kind}/{_part(name)}"
+    return f"/v1/{kind}/{_part(name, kind.removesuffix('s'))}"
 
 
-def _part(name: str) -> str:
+def _part(name: str, kind: str) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"a name is a str; {reprlib.repr(name)} ({type(name).__name__}) is none")
+        raise TypeError(f"a {kind} name must be a str, not {reprlib.repr(name)} ({type(name).__name__})")
     if "/" in name or name in ("", ".", ".."):
-        raise InvalidName(
-            f"{reprlib.repr(name)} is not the name of a topic, subscription, principal or token", name=name[:100]
-        )
+        why = '"/" is not allowed' if "/" in name else "use 1 to 127 of A-Z a-z 0-9 . _ -, first a letter or a digit"
+        raise InvalidName(f"invalid {kind} name {reprlib.repr(name)}: {why}", name=name[:100])
     return quote(name, safe="")
 
 

@@ -246,12 +246,12 @@ def failure_text(job: Job, pulling: Pulling, shown: Mapping[str, Any]) -> str:
     attempt = 1 if isinstance(job.wire.attempt, UnsetType) else job.wire.attempt
     most, backoff_s = shown.get("max_attempts") or 0, shown.get("backoff_s") or [0]
     if most and attempt >= most:
-        then = f"it becomes a dead letter in {shown.get('dead_letter_topic')}"
+        then = f"moving it to dead-letter topic {shown.get('dead_letter_topic')}"
     else:
         delay_s = backoff_s[min(attempt, len(backoff_s)) - 1]
-        then = f"it comes again in {delay_s:g} s" if delay_s else "it comes again at once"
-    place = f"topic {pulling.topic}, subscription {pulling.subscription}, attempt {attempt}"
-    return f"the handler of message {job.wire.id} failed ({place}{f' of {most}' if most else ''}); {then}"
+        then = f"retrying in {delay_s:g} s" if delay_s else "retrying at once"
+    place = f"{pulling.topic}/{pulling.subscription} {job.wire.id}"
+    return f"handler failed for {place} (attempt {attempt}{f' of {most}' if most else ''}); {then}"
 
 
 def without_reject(verdict: Answer) -> Answer:

@@ -104,7 +104,7 @@ async def test_a_drag_shows_a_part_and_a_tap_tells_a_place(tmp_path: Path) -> No
         await mouse(page, "mouseReleased", box, 0.6, 0.5)
         await page.shows("A part of it")
         await page.click("Zoom in")
-        await page.click("All of it, live")
+        await page.click("Reset to live")
         await page.until("!document.body.innerText.includes('A part of it')")
 
 

@@ -69,7 +69,7 @@ async def test_pages_count_subscriptions_and_show_the_states_of_their_consumers(
         while not (shown := (await http.get(sub)).json())["waiting_pulls"]:
             assert not pull.done()
         await page.run(LOOKS_AGAIN)
-        waits = "[...document.querySelectorAll('.whole dt')].find((one) => one.innerText === 'Pulls that wait')"
+        waits = "[...document.querySelectorAll('.whole dt')].find((one) => one.innerText === 'Open long polls')"
         await page.until(f"{waits}.nextSibling.innerText === '1'")
         cells = "[...document.querySelector('tr.opened').cells].map((one) => one.innerText)"
         assert (await page.run(cells))[10:] == [str(shown["consumers"]), "all acked"]

@@ -79,7 +79,7 @@ function Picture({ data, part, bounds, choose, isAll }) {
   return html`
     <div class="buttons">
       ${[["Zoom in", { time: 0.5, keys: 0.5 }], ["Zoom out", { time: 2, keys: 2 }], ["Less time", { time: 0.5, keys: 1 }], ["Fewer keys", { time: 1, keys: 0.5 }]].map(([text, factor]) => html`<button type="button" class="outline small" onClick=${() => zoomAt(factor)}>${text}</button>`)}
-      <button type="button" class="outline small" disabled=${isAll} onClick=${() => choose(null)}>All of it, live</button>
+      <button type="button" class="outline small" disabled=${isAll} onClick=${() => choose(null)}>Reset to live</button>
     </div>
     <div ref=${plane} class="plane" tabindex="0" role="application" aria-label="Key space over time" aria-describedby="plane-help" onKeyDown=${key}>
       <canvas aria-hidden="true"></canvas><canvas aria-hidden="true"></canvas>

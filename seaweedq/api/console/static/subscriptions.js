@@ -109,9 +109,9 @@ function Whole({ of: one }) {
     { title: "State", of: (lag) => html`<${State} of=${one} lag=${lag} />` },
   ];
   const settings = [
-    ["Ack deadline", duration(one.ack_deadline_s, true)], ["Attempts", one.max_attempts || "without end"], ["Dead letters to", one.dead_letter_topic ? html`<a href=${`#/topics/${encodeURIComponent(one.dead_letter_topic)}`}><${Name} of=${one.dead_letter_topic} /></a>` : NONE],
-    ["Pauses between attempts", one.backoff_s.length ? one.backoff_s.map((each) => duration(each, true)).join(", ") : NONE], ["Filter", one.filter ? html`<code class="break">${JSON.stringify(one.filter)}</code>` : "all messages"],
-    ["Most in flight", count(one.max_in_flight)], ["Pulls that wait", count(one.waiting_pulls)], ["Expires after", duration(one.expires_after_s, true)],
+    ["Ack deadline", duration(one.ack_deadline_s, true)], ["Maximum attempts", one.max_attempts || "unlimited"], ["Dead-letter topic", one.dead_letter_topic ? html`<a href=${`#/topics/${encodeURIComponent(one.dead_letter_topic)}`}><${Name} of=${one.dead_letter_topic} /></a>` : NONE],
+    ["Backoff", one.backoff_s.length ? one.backoff_s.map((each) => duration(each, true)).join(", ") : NONE], ["Filter", one.filter ? html`<code class="break">${JSON.stringify(one.filter)}</code>` : "all messages"],
+    ["Maximum in flight", count(one.max_in_flight)], ["Open long polls", count(one.waiting_pulls)], ["Expires after", duration(one.expires_after_s, true)],
   ];
   const rows = [...one.lag].sort((a, b) => b.messages - a.messages);
   return html`<div class="whole"><dl class="figures small">${settings.map(([name, text]) => html`<div><dt>${name}</dt><dd>${text}</dd></div>`)}</dl>

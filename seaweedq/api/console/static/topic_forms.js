@@ -39,8 +39,8 @@ export function DeleteTopic({ name, onClose, onDone }) {
   });
   return html`<${Dialog} title=${`Delete ${name}`} onClose=${onClose}>
     <form onSubmit=${submits(remove)}>
-      <p>This deletes its messages, files, payloads and subscriptions. Nothing brings them back.</p>
-      <${Input} label=${`Type the name, ${name}, to delete it`} value=${typed} onValue=${type} autocomplete="off" spellcheck="false" />
+      <p>This permanently deletes its messages, files, payloads and subscriptions.</p>
+      <${Input} label=${`Type ${name} to confirm`} value=${typed} onValue=${type} autocomplete="off" spellcheck="false" />
       <${Failure} error=${error} />
       <${Buttons} onClose=${onClose} isRunning=${isRunning} isOff=${typed !== name} text="Delete" kind="danger" />
     </form>
@@ -56,31 +56,31 @@ function Buttons({ onClose, isRunning, isOff = false, text, kind = "" }) {
 
 /** The members that can be changed: [group, member, label, kind]. An empty field is the default. */
 const MEMBERS = [
-  ["flush", "max_age_s", "A file is written after, in seconds", "float"],
-  ["flush", "min_bytes", "Less than this waits up to 15 minutes, if no age is set, in bytes", "int"],
-  ["flush", "max_bytes", "A file is written at, in bytes", "int"],
-  ["retention", "max_age_s", "Messages go at the age of, in seconds", "float"],
-  ["retention", "max_bytes", "The oldest messages go above, in bytes", "int"],
-  ["retention", "grace_s", "Files stay behind that for, in seconds", "float"],
-  ["retention", "keep_unread", "Keep what a subscription has not acked", "bool"],
-  ["retention", "delete_read", "Delete what all subscriptions have acked", "bool"],
-  ["scaling", "enabled", "Segments split and merge by themselves", "bool"],
-  ["scaling", "target_messages_per_s", "Messages a second that split a segment", "int"],
-  ["scaling", "target_bytes_per_s", "Bytes a second that split a segment", "int"],
-  ["scaling", "min_segments", "Least segments", "int"],
-  ["scaling", "max_segments", "Most segments", "int"],
-  ["scaling", "cool_down_s", "Idle segments merge after, in seconds", "float"],
+  ["flush", "max_age_s", "Write a file after (seconds)", "float"],
+  ["flush", "min_bytes", "Hold files smaller than this for up to 15 minutes, if no age is set (bytes)", "int"],
+  ["flush", "max_bytes", "Write a file at (bytes)", "int"],
+  ["retention", "max_age_s", "Delete messages older than (seconds)", "float"],
+  ["retention", "max_bytes", "Delete the oldest messages above (bytes)", "int"],
+  ["retention", "grace_s", "Keep deleted files for (seconds)", "float"],
+  ["retention", "keep_unread", "Keep messages until every subscription has acked them", "bool"],
+  ["retention", "delete_read", "Delete messages that every subscription has acked", "bool"],
+  ["scaling", "enabled", "Split and merge segments automatically", "bool"],
+  ["scaling", "target_messages_per_s", "Split a segment above (messages per second)", "int"],
+  ["scaling", "target_bytes_per_s", "Split a segment above (bytes per second)", "int"],
+  ["scaling", "min_segments", "Minimum segments", "int"],
+  ["scaling", "max_segments", "Maximum segments", "int"],
+  ["scaling", "cool_down_s", "Merge idle segments after (seconds)", "float"],
   ["", "ndjson", "A line of NDJSON is", [["envelope", "envelope: a message with its key and headers"], ["bare", "bare: the value itself"]]],
-  ["", "max_payload_bytes", "Largest payload, in bytes", "int"],
-  ["limits", "requests", "Requests a second", "float"],
-  ["limits", "messages", "Messages published a second", "float"],
-  ["limits", "bytes_in", "Bytes that come a second", "float"],
-  ["limits", "bytes_out", "Bytes that go a second", "float"],
-  ["limits", "changes", "Changes a second", "float"],
-  ["limits", "waiting_pulls", "Pulls that wait", "int"],
+  ["", "max_payload_bytes", "Maximum payload size (bytes)", "int"],
+  ["limits", "requests", "Requests per second", "float"],
+  ["limits", "messages", "Published messages per second", "float"],
+  ["limits", "bytes_in", "Inbound bytes per second", "float"],
+  ["limits", "bytes_out", "Outbound bytes per second", "float"],
+  ["limits", "changes", "Changes per second", "float"],
+  ["limits", "waiting_pulls", "Open long polls", "int"],
   ["limits", "open_uploads", "Open uploads", "int"],
 ];
-const GROUPS = { flush: "Files", retention: "Retention", scaling: "Scaling", "": "Messages", limits: "Limits of all clients together" };
+const GROUPS = { flush: "Files", retention: "Retention", scaling: "Scaling", "": "Messages", limits: "Limits for all clients together" };
 
 /** The form that changes a topic: it sends what was changed alone. */
 export function Settings({ topic, onChanged, onDelete }) {
@@ -91,17 +91,17 @@ export function Settings({ topic, onChanged, onDelete }) {
   const [change, isRunning, error] = useAction(async () => {
     await call(url, { method: "PATCH", body: body() });
     edit({});
-    tell("The topic is changed.");
+    tell("Topic updated.");
     onChanged();
   });
   const [preview, isCounting, previewError] = useAction(async () => {
     const found = await call(`${url}?dry_run=true`, { method: "PATCH", body: body() });
-    tell(`It would take ${count(found.files)} files, ${size(found.bytes)}, ${count(found.messages)} messages, of which ${count(found.unread)} are not acked by some subscription.`);
+    tell(`This would delete ${count(found.files)} files (${size(found.bytes)}) with ${count(found.messages)} messages; at least one subscription has not acked ${count(found.unread)} of them.`);
   });
   const names = Object.keys(edited);
   const isRetention = names.length > 0 && names.every((one) => one.startsWith("retention."));
   return html`<form onSubmit=${submits(change)}>
-    <p>A change takes effect at once, at all brokers. An empty field is the default.</p>
+    <p>Changes take effect on all brokers immediately. Empty fields use the default.</p>
     ${Object.entries(GROUPS).map(([group, title]) => html`<fieldset class="group"><legend>${title}</legend>
       ${membersOf(group, topic).map((one) => html`<${Member} of=${one} topic=${topic} edited=${edited} edit=${(next) => { edit(next); tell(""); }} />`)}
     </fieldset>`)}
@@ -109,7 +109,7 @@ export function Settings({ topic, onChanged, onDelete }) {
     <p role="status">${told}</p>
     <div class="buttons">
       <button type="submit" disabled=${names.length === 0 || isRunning} aria-busy=${isRunning}>Change</button>
-      <button type="button" class="outline" disabled=${!isRetention || isCounting} onClick=${preview}>What would the retention take?</button>
+      <button type="button" class="outline" disabled=${!isRetention || isCounting} onClick=${preview}>Preview deletion</button>
       <button type="button" class="outline danger" onClick=${onDelete}>Delete the topic</button>
     </div>
   </form>`;
