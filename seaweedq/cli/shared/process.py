@@ -2,6 +2,7 @@
 does) ends it quietly, and Ctrl-C ends it at once while modules are imported: raised amid an import it would print a
 traceback."""
 
+import atexit
 import io
 import os
 import signal
@@ -70,8 +71,10 @@ def raise_when_loaded() -> None:
 
 def beat() -> None:
     """Sends SIGALRM five times a second, which does nothing else: a signal that comes just before a blocking call does
-    not interrupt it, and its handler would wait for the call's end. Neither is it inherited by a child process."""
+    not interrupt it, and its handler would wait for the call's end. No child process inherits the beat, and it ends
+    ahead of the interpreter, which gives signals back their default: SIGALRM would then end the process."""
     signal.signal(signal.SIGALRM, lambda number, frame: None)
+    atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
     signal.setitimer(signal.ITIMER_REAL, _HEARTBEAT_S, _HEARTBEAT_S)
 
 

