@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP)  ## the main job on real data: publish, kill, recover, pull, read with Spark and DuckDB
-	$(BIN)/seaweedq demo $(DEMO)
+	$(BIN)/seaweedq demo --flights $(DEMO)
 
 test-fast: WORKERS := 2
 test-fast: $(STAMP) ## what needs no process, no service and no second broker, in a minute; TESTS='...' some of them, in every tier

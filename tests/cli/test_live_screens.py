@@ -3,12 +3,9 @@ leave the last picture behind when Ctrl-C ends them."""
 
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from io import StringIO
 from typing import cast
 
@@ -19,24 +16,10 @@ from seaweedq import Client
 from seaweedq.cli import sql
 from seaweedq.cli.sql_database import Database
 from tests.support import privates
+from tests.support.cli.terminal import PATIENCE_S, shown
 from tests.support.processes.broker_process import BrokerProcess
 
 OWN_SCREEN, USUAL_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
-PATIENCE_S = 60.0
-
-
-def shown(terminal: int) -> Iterator[bytes]:
-    """All that a terminal has got so far, as more comes, until its program has closed it."""
-    text, until_s = b"", time.monotonic() + PATIENCE_S
-    while time.monotonic() < until_s:
-        if select.select([terminal], [], [], 1.0)[0]:
-            try:
-                piece = os.read(terminal, 65_536)
-            except OSError:  # as Linux says it
-                return
-            text += piece
-            yield text
-    raise AssertionError(text)
 
 
 @pytest.mark.process

@@ -71,7 +71,7 @@ async def test_each_page_shows_its_data_in_both_colours_and_on_a_narrow_screen(t
             "#/topics/orders": [str(BIG), "The newest"],
             "#/topics/orders/segments": ["50%", serving.broker.id],
             "#/topics/orders/files": [".parquet", "read_parquet(", "spark.read.parquet("],
-            "#/topics/orders/settings": ["Most segments"],
+            "#/topics/orders/settings": ["Maximum segments"],
             "#/subscriptions": ["billing", "ordered"],
             "#/brokers": [serving.broker.id, "leader"],
         }
@@ -130,7 +130,7 @@ async def test_a_person_creates_publishes_reads_changes_and_deletes(tmp_path: Pa
         ]
 
         await page.click("Settings")
-        await page.fill("Most segments", "7")
+        await page.fill("Maximum segments", "7")
         await page.click("Change")
         await page.shows("Topic updated")
         assert (await http.get("/v1/topics/orders")).json()["scaling"]["max_segments"] == 7
