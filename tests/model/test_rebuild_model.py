@@ -40,10 +40,10 @@ WHAT = {  # else "damage"
         REFERENCE._replace(snapshots=1, messages=(1, 0, 1)),
         SEAL._replace(crashes=1),
         STOP,
+        STOP._replace(messages=(1, 0, 1), uploads=True),
         Bounds((1, 0, 1), crashes=2, unnoticed=True),
         later(MOVE._replace(crashes=1)),
         later(SEAL._replace(moves=True, messages=(1, 1, 1))),
-        later(STOP._replace(moves=True, messages=(1, 1, 1))),
     ],
     ids=[
         "a move",
@@ -51,10 +51,10 @@ WHAT = {  # else "damage"
         "a payload",
         "a seal, and a rebuild that dies",
         "a clean stop",
+        "a payload and a clean stop",
         "two rebuilds that die",
         "a move, and a rebuild that dies",
         "a move and a seal",
-        "a move and a clean stop",
     ],
 )
 def test_the_design_holds(bounds: Bounds) -> None:
@@ -98,7 +98,7 @@ X = START.chain[0]
         (START._replace(chain=(X._replace(rows=((1, "X0"),)),)), "is not dense"),
         (START._replace(chain=(X._replace(is_seal=True), X)), "behind a seal"),
         (START._replace(damage="slots are missing"), "damage"),
-        (ACKED._replace(journals=(("X", Journal(done=True)),)), "in no file"),
+        (ACKED._replace(journals=(("X", Journal(done=(1, 1))),)), "in no file"),
         (ACKED._replace(acked=ACKED.acked | {("Y", (0, "Y0"))}), "two contents"),
         (ACKED._replace(chain=(X._replace(rows=((0, "Y0"),)),)), "two contents"),
         (ACKED._replace(chain=(X._replace(is_seal=True),)), "behind the seal"),
@@ -120,5 +120,5 @@ def test_the_page_names_every_rule() -> None:
 def test_a_world_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--messages", "1", "0", "0"]) == 0
     assert "holds" in capsys.readouterr().out
-    assert main(["--moves", "--without", "second look"]) == 1
+    assert main(["--moves", "--unnoticed", "--without", "second look"]) == 1
     assert "the sweep ends Y's journal\nlost" in capsys.readouterr().out

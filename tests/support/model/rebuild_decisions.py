@@ -46,17 +46,18 @@ JOURNAL = JournalRecord("object", "place")
 
 @cache
 def signs(
-    generation: int, stored: Coordination, c: Coordination, journals: frozenset[tuple[str, int, int]]
+    generation: int, stored: Coordination, done: int, c: Coordination, journals: frozenset[tuple[str, int, int]]
 ) -> tuple[str, ...]:
-    """The reasons of the signs that coordination went back, given the store's newest generation and state, and the
-    needed journals: broker, generation, and the revision that its newest slot states."""
+    """The reasons of the signs that coordination went back, given the store's newest generation and state, the highest
+    watermark of journals that are done, and the needed journals: broker, generation, and the revision that its newest
+    slot states."""
     cluster = None
     if c.state != "empty":
         cluster = ClusterRecord("c", generation=c.generation, nonce=f"{c.generation}", state=c.state)
     snapshot = stored.snapshot if stored.generation == c.generation else 0
-    facts = CoordinationFacts(cluster, c.snapshot, 0, c.revision, c.journals)
+    facts = CoordinationFacts(cluster, c.snapshot, 0, c.revision, c.watermark, c.journals)
     seen = {broker: SeenJournal(of, revision) for broker, of, revision in journals}
-    found = find_signs(StoreFacts(generation, f"{generation}", max(0, snapshot)), facts, seen)
+    found = find_signs(StoreFacts(generation, f"{generation}", max(0, snapshot), done=done), facts, seen)
     return tuple(one.reason for one in found)
 
 
@@ -85,19 +86,19 @@ def planned(
     assert not wanted(view, facts, 1)
     made = plan(view, facts, 1)
     record, upload = _record(made.keys[keys.SEGMENTS.key(*PLACE)]), keys.UPLOADS.key(*UPLOADED)
+    held = {
+        keys.JOURNALS.parse(key)[0]: keys.JOURNALS.require(Stored(key, value, 1)).record
+        for key, value in made.keys.items()
+        if keys.JOURNALS.matches(key)
+    }
     assert not made.topics["t"].damage, made.topics["t"]
     return Coordination(
         owner=record.owner,
         term=record.term,
         intent=record.intent is not None,
         is_sealed=record.state == "sealed",
-        journals=frozenset(
-            broker
-            for key in made.keys
-            if keys.JOURNALS.matches(key)
-            for (broker,) in [keys.JOURNALS.parse(key)]
-            if not keys.JOURNALS.require(Stored(key, made.keys[key], 1)).record.recovered
-        ),
+        journals=frozenset(held),
+        recovered=frozenset(broker for broker, one in held.items() if one.recovered),
         published=keys.UPLOADS.require(Stored(upload, made.keys[upload], 1)).record.state == "published",
     )
 
@@ -109,12 +110,13 @@ def _keys(c: Coordination, end: int) -> dict[str, bytes]:
     if c.is_sealed:
         found[1] = replace(first, state="sealed", owner=None, successors=(2,), end_offset=end, sealed_us=1, intent=None)
         found[2] = SegmentRecord(0, KEY_SPACE, "open", (1,), (), None, None, 1)
+    journals = {one: replace(JOURNAL, recovered=one in c.recovered) for one in c.journals}
     return {
         keys.TOPICS.key("t"): keys.TOPICS.encode(Versioned.new(RECORD)),
         keys.COUNTERS.key("t"): keys.COUNTERS.encode(Versioned.new(Counter(3))),
         **{keys.SEGMENTS.key("t", 1, at): keys.SEGMENTS.encode(Versioned.new(one)) for at, one in found.items()},
         keys.UPLOADS.key(*UPLOADED): keys.UPLOADS.encode(Versioned.new(_upload(c.published))),
-        **{keys.JOURNALS.key(one): keys.JOURNALS.encode(Versioned.new(JOURNAL)) for one in c.journals},
+        **{keys.JOURNALS.key(one): keys.JOURNALS.encode(Versioned.new(record)) for one, record in journals.items()},
     }
 
 

@@ -1,7 +1,7 @@
 """Explores one world of the rebuild model and says what was found; larger worlds than the tests have time for.
 
-.venv/bin/python -m tests.support.model.rebuild_model --messages 2 1 1 --moves --crashes 1
-.venv/bin/python -m tests.support.model.rebuild_model --moves --without "second look"
+.venv/bin/python -m tests.support.model.rebuild_model --messages 2 1 1 --moves --unnoticed --crashes 1
+.venv/bin/python -m tests.support.model.rebuild_model --moves --unnoticed --without "second look"
 """
 
 import argparse

@@ -91,15 +91,17 @@ def _lives(w: World, b: Bounds, name: str, life: Life, c: Coordination) -> Itera
     elif life.step == "joined":
         yield from _holds(w, b, name, life, c)
         if b.stops and name == "X" and not (life.pending or life.tail or life.flushing or life.is_sealing):
-            closed = journal._replace(done="done" not in b.left_out)
-            yield "has flushed all, and stops", _with_journal(w, name, closed), life._replace(step="closing")
+            said = c._replace(recovered=c.recovered | {name}, revision=c.revision + 2, watermark=c.revision + 2)
+            yield "has flushed all, and stops", _with_coordination(w, name, said), life._replace(step="stopping")
+    elif life.step == "stopping":
+        closed = w if "done" in b.left_out else _with_journal(w, name, _done(journal, c))
+        yield "says that its journal is done", closed, life._replace(step="closing")
     elif life.step == "closing":
         if journal.slots:
             fewer = journal._replace(slots=journal.slots[1:])
             yield "deletes a slot", _with_journal(w, name, fewer), life
         else:
-            without = c._replace(journals=c.journals - {name}, revision=c.revision + 1)
-            yield "ends", _with_coordination(w, name, without), OVER
+            yield "ends", _with_coordination(w, name, _without_key(c, name)), OVER
 
 
 def _holds(w: World, b: Bounds, name: str, life: Life, c: Coordination) -> Iterator[tuple[str, World, Life]]:
@@ -114,7 +116,9 @@ def _holds(w: World, b: Bounds, name: str, life: Life, c: Coordination) -> Itera
             published = c._replace(published=True, revision=c.revision + 1)
             message, known, seen = f"{REFERENCE}{message}", _with_coordination(w, name, published), published.revision
         slot = Slot(life.term, (life.next_offset, message), seen)
-        taken = life._replace(seen=seen, messages=life.messages - 1, pending=slot, slots=life.slots + 1, is_durable=False)
+        taken = life._replace(
+            seen=seen, messages=life.messages - 1, pending=slot, slots=life.slots + 1, is_durable=False
+        )
         yield "takes a message", known._replace(flying=w.flying | {Put(name, life.slots, slot)}), taken
     if life.pending and life.is_durable:
         if life.looked_again or b.left_out & {"second look", "look at the start"}:
@@ -187,7 +191,7 @@ def _begins(w: World, b: Bounds, c: Coordination) -> Steps:
         joined = c._replace(journals=c.journals | {"Z"}, revision=c.revision + 1)
         yield "Z joins", w._replace(new=joined, z=z._replace(step="joined", seen=joined.revision))
     else:
-        unfenced = [name for name in sorted(c.journals - {"Z"}) if journal_of(w, name).fence is None]
+        unfenced = [name for name in sorted(c.journals - c.recovered - {"Z"}) if journal_of(w, name).fence is None]
         for name in unfenced:
             yield f"Z fences {name}'s journal", _fenced(w, name)
         if not unfenced or "fence before the look" in b.left_out:
@@ -202,14 +206,15 @@ def _signs(w: World, b: Bounds, c: Coordination) -> tuple[str, ...]:
     for name in needed(w):
         newest = max(journal_of(w, name).slots)[1]
         found.add((name, newest.term[0], newest.revision * ("revisions in slots" not in b.left_out)))
-    return signs(w.generation, w.stored, c, frozenset(found))
+    done = max((each.done[1] for _, each in w.journals if each.done and each.done[0] == c.generation), default=0)
+    return signs(w.generation, w.stored, done, c, frozenset(found))
 
 
 def _forgotten(w: World, b: Bounds, c: Coordination) -> bool:
     """A journal has a term that its broker was not given."""
     if "terms in records" in b.left_out:
         return False
-    stated = {name: highest(journal_of(w, name)) for name in c.journals - {"Z"}}
+    stated = {name: highest(journal_of(w, name)) for name in c.journals - c.recovered - {"Z"}}
     return any(term and not (term < c.term or (term, name) == (c.term, c.owner)) for name, term in stated.items())
 
 
@@ -235,7 +240,7 @@ def _rebuilds(w: World, b: Bounds, c: Coordination) -> Steps:
     elif r.step == "listed":
         yield from _reads(w, b, r)
     elif r.step == "planned":
-        assert r.taken and r.planned
+        assert r.taken
         kept = r.taken._replace(generation=w.generation, state="serving", snapshot=0)
         saved = w._replace(rebuild=r._replace(step="saved"))
         yield "the rebuild saves the state", saved._replace(stored=kept)
@@ -251,7 +256,10 @@ def _rebuilds(w: World, b: Bounds, c: Coordination) -> Steps:
         yield "the rebuild replaces all keys", w._replace(new=made, stored=stored, rebuild=r._replace(step="backed"))
     elif r.step == "backed":
         opened = c._replace(state="serving", rebuild=0)
-        yield "the rebuild ends", w._replace(new=opened, serves=True, z=w.z._replace(step="off"), rebuild=Rebuild("over"))
+        yield (
+            "the rebuild ends",
+            w._replace(new=opened, serves=True, z=w.z._replace(step="off"), rebuild=Rebuild("over")),
+        )
 
 
 def _reads(w: World, b: Bounds, r: Rebuild) -> Steps:
@@ -286,13 +294,14 @@ def _recovers(w: World, b: Bounds, c: Coordination) -> Steps:
         if journal.fence is None:
             yield f"the leader fences {name}'s journal", _fenced(w, name)
             continue
-        chain, damage = (w.chain, None) if journal.done else _replayed(w.chain, name, journal, c, b)
+        is_over = journal.done or name in c.recovered
+        chain, damage = (w.chain, None) if is_over else _replayed(w.chain, name, journal, c, b)
         if damage:
             yield f"the leader finds that {name}'s journal is damaged", w._replace(damage=damage)
             continue
-        ended = _with_journal(w._replace(chain=chain), name, journal._replace(done=True, slots=()))
-        kept = c._replace(journals=c.journals - {name}, revision=c.revision + 1)
-        yield f"the leader recovers {name}'s journal", ended._replace(new=kept)
+        said = c._replace(watermark=c.revision)
+        ended = _with_journal(w._replace(chain=chain), name, _done(journal, said)._replace(slots=()))
+        yield f"the leader recovers {name}'s journal", ended._replace(new=_without_key(said, name))
 
 
 def _replayed(
@@ -328,8 +337,16 @@ def _sweeps(w: World, b: Bounds, c: Coordination) -> Steps:
         journal = journal_of(w, name)
         if max(journal.slots)[1].term[0] < c.generation:
             fenced = _fenced(w, name)
-            ended = _with_journal(fenced, name, journal_of(fenced, name)._replace(done=True))
+            ended = _with_journal(fenced, name, _done(journal_of(fenced, name), c))
             yield f"the sweep ends {name}'s journal", ended
+
+
+def _done(journal: Journal, c: Coordination) -> Journal:
+    return journal._replace(done=(c.generation, c.watermark))
+
+
+def _without_key(c: Coordination, name: str) -> Coordination:
+    return c._replace(journals=c.journals - {name}, recovered=c.recovered - {name})
 
 
 def _life_of(w: World, name: str) -> Life:

@@ -54,11 +54,12 @@ class Slot(NamedTuple):
 
 
 class Journal(NamedTuple):
-    """A folder of slots. `fence` is the number that a fence took; `done` says that nothing in it is needed."""
+    """A folder of slots. `fence` is the number that a fence took. `done` says that nothing in it is needed, as of a
+    generation and a watermark."""
 
     slots: tuple[tuple[int, Slot], ...] = ()
     fence: int | None = None
-    done: bool = False
+    done: tuple[int, int] | None = None
 
 
 class Put(NamedTuple):
@@ -70,8 +71,9 @@ class Put(NamedTuple):
 
 
 class Coordination(NamedTuple):
-    """The cluster's key, the segment's record, the keys of journals that were not recovered, the number of the newest
-    snapshot. `intent`: the record has the committed intent to roll the segment. `published`: the upload is not open."""
+    """The cluster's key, the segment's record, the keys of journals and which of these say `recovered`, the number of
+    the newest snapshot. `intent`: the record has the committed intent to roll the segment. `published`: the upload is
+    not open any more."""
 
     generation: int = 1
     state: State = "serving"
@@ -83,6 +85,8 @@ class Coordination(NamedTuple):
     intent: bool = False
     is_sealed: bool = False
     journals: frozenset[str] = frozenset({"X"})
+    recovered: frozenset[str] = frozenset()
+    watermark: int = 0
     published: bool = False
 
 
@@ -94,7 +98,7 @@ class Life(NamedTuple):
     """One life of a broker, as it knows itself. `seen` is the revision that it has seen of coordination; `messages` is
     how many it still takes, `slots` how many it has put; `tail` is acknowledged and in no file."""
 
-    step: Literal["off", "looked", "joined", "closing", "over"] = "off"
+    step: Literal["off", "looked", "joined", "stopping", "closing", "over"] = "off"
     term: Term | None = None
     seen: int = 0
     next_entry: int = 0
@@ -147,8 +151,9 @@ class World(NamedTuple):
 
 class Bounds(NamedTuple):
     """How large a world is. `messages` are those of X, Y and Z, `snapshots` those of the old coordination, `crashes`
-    those of rebuilds. X `moves` the segment, `seals` it, or `stops`; with `uploads` its message names one. With `unnoticed` the cluster may serve without a
-    rebuild where no sign shows the return. `left_out` are some of RULES and SECOND."""
+    those of rebuilds. X `moves` the segment, `seals` it, or `stops`; with `uploads` a message names an upload. With
+    `unnoticed` the cluster may serve without a rebuild, where no sign shows the return. `left_out` are some of RULES
+    and SECOND."""
 
     messages: tuple[int, int, int] = (1, 1, 1)
     crashes: int = 0
