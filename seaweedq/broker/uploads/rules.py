@@ -172,9 +172,10 @@ def check_user(upload: str, record: UploadRecord, write: str | UnsetType) -> Non
 def as_claimed(record: UploadRecord, digest: str, use: Use) -> UploadRecord:
     """Returns the record of an upload that is published or imported, with the digest that was found. A published one
     stays published, and a removed one removed."""
-    if record.state in ("published", "removed"):
+    if record.state == "removed" or (record.state == "published" and record.checked is not None):
         return record
-    return msgspec.structs.replace(record, state=use, checked=digest)
+    state = record.state if record.state == "published" else use
+    return msgspec.structs.replace(record, state=state, checked=digest)
 
 
 def as_removed(record: UploadRecord) -> UploadRecord:

@@ -228,7 +228,7 @@ class Uploads:
         record = found.record
         rules.check_user(upload, record, write)
         self._check_time(upload, record)
-        if record.state not in (use, "published"):
+        if record.state not in (use, "published") or record.checked is None:  # a rebuild has read no object
             digest = await self._check.digest(upload, record)
             if record.sha256 not in (None, digest):  # noted too: objects do not change, so it is not read again
                 await self._record_digest(topic, upload, digest)

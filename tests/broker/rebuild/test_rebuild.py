@@ -123,6 +123,9 @@ async def test_what_was_published_by_reference_since_is_kept(tmp_path: Path, jou
         (alive,) = await world.go_on(waiting)
         held = await inside.uploads(alive).find(inside.topic(alive, "t"), upload)
         assert held.record.state == "published"
+        async with at(world.together, alive) as http:  # nobody has read its object for the rebuild
+            again = await http.post("/v1/topics/t/messages", json={"messages": [message]})
+            assert again.status_code == 200, again.text
 
 
 async def test_a_stop_in_order_is_no_sign(tmp_path: Path) -> None:
