@@ -12,6 +12,7 @@ import pytest
 from tests.support.chaos.clocks import ABSENT, Clock, library
 from tests.support.chaos.cluster import Cluster, waited
 from tests.support.chaos.etcd_faults import compacted, lease_revoked
+from tests.support.chaos.return_faults import etcd_emptied, etcd_restored
 from tests.support.history.load import create
 
 pytestmark = pytest.mark.process
@@ -90,6 +91,23 @@ def test_what_etcd_refuses_is_no_fault_and_leaves_none(cluster, monkeypatch):
     assert compacted(cluster, random.Random(0)) is None
     for member in cluster.members:
         httpx.get(f"http://127.0.0.1:{member.etcd.ports[0]}/health", trust_env=False, timeout=5).raise_for_status()
+
+
+@pytest.mark.long
+@pytest.mark.service
+def test_etcd_goes_back_and_an_operator_asks_for_rebuilds(cluster):
+    url = cluster.urls[0]
+    restored = etcd_restored(cluster, random.Random(0))
+    assert httpx.put(f"{url}/v1/topics/since", trust_env=False, timeout=20).status_code == 201
+    restored.undo()
+    (operator,) = cluster.operators
+    assert waited(lambda: operator.rebuilt == 1, 30)
+    cluster.wait_healed()
+    assert httpx.get(f"{url}/v1/topics/since", trust_env=False, timeout=20).status_code == 200
+    etcd_emptied(cluster, random.Random(0)).undo()
+    assert waited(lambda: operator.rebuilt == 2, 30)
+    cluster.wait_healed()
+    assert set(cluster.owned()) == {0, 1, 2, 3}
 
 
 @pytest.mark.skipif(library() is None, reason=ABSENT)

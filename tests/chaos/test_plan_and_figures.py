@@ -1,5 +1,6 @@
 """The pure parts: the plan of faults, and the figures that are taken from a history."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -17,10 +18,12 @@ from tests.support.chaos.figures import calls, failovers, quantile
 from tests.support.chaos.leaks import Left, leaked
 from tests.support.chaos.nemesis import plan
 from tests.support.chaos.process_faults import PLACES, TAKEOVER_PLACES
+from tests.support.chaos.return_faults import REBUILD_PLACES
 from tests.support.chaos.segment_faults import CHANGE_PLACES
 from tests.support.chaos.store_faults import UNSURE, victim
 from tests.support.chaos.strangers import STRANGERS
 from tests.support.history.history import Event
+from tests.support.history.judged import RETURNS
 
 
 @given(st.integers(), st.floats(0, 500), st.floats(1, 10))
@@ -61,8 +64,19 @@ def test_the_faults_in_which_the_store_lies_are_there():
 def test_brokers_are_stopped_at_places_that_are_there():
     code = "".join(file.read_text() for file in Path(seaweedq.__file__).parent.rglob("*.py"))
     assert [
-        place for place in (*PLACES, *TAKEOVER_PLACES, *CHANGE_PLACES, *STOP_PLACES) if f'reach("{place}")' not in code
+        place
+        for place in (*PLACES, *TAKEOVER_PLACES, *CHANGE_PLACES, *STOP_PLACES, *REBUILD_PLACES)
+        if f'reach("{place}")' not in code
     ] == []
+
+
+def test_a_chaos_run_dies_at_each_write_of_a_rebuild():
+    code = "".join(file.read_text() for file in Path(seaweedq.__file__).parent.rglob("rebuilding.py"))
+    assert set(re.findall(r'reach\("(.*)"\)', code)) == set(REBUILD_PLACES)
+
+
+def test_the_faults_behind_which_acks_may_be_forgotten_are_there():
+    assert set(RETURNS) <= {fault.name for fault in ALL}
 
 
 @given(st.integers())

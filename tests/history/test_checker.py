@@ -240,6 +240,31 @@ def test_every_rule_has_a_damage_that_it_finds():
     assert {rule.__name__ for rule in RULES} == set(DAMAGES.values())
 
 
+def returned(begun: float, ended: float) -> list[Event]:
+    line = Event(begun, "nemesis", "fault", "invoke", 60, note="restore etcd")
+    return [line, replace(line, t=ended, type="ok", note="restore etcd: etcd")]
+
+
+@pytest.mark.parametrize("damage", [cursor_went_back, acked_came_again])
+@pytest.mark.parametrize(
+    ("begun", "ended", "excused"), [(115.0, 130.0, True), (160.0, 170.0, False), (0.0, 80.0, False)]
+)
+def test_acks_and_cursors_of_around_a_return_may_be_forgotten(damage, begun, ended, excused):
+    """The acks are of 110 to 112, the newest cursor of 125."""
+    run = sound()
+    damage(run)
+    run.events = [*run.events, *returned(begun, ended)]
+    assert (check(run) == []) == excused
+
+
+@pytest.mark.parametrize("damage", [one for one in DAMAGES if DAMAGES[one] not in ("cursor", "redelivery")])
+def test_a_return_excuses_nothing_else(damage):
+    run = sound()
+    damage(run)
+    run.events = [*run.events, *returned(-50.0, 250.0)]
+    assert DAMAGES[damage] in {violation.rule for violation in check(run)}
+
+
 def test_time_without_a_processor_does_not_count_for_the_lag():
     run = sound()
     lag_for_long(run)

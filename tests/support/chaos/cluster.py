@@ -31,7 +31,10 @@ POLL_S = 0.05
 READY_S = 60.0
 DISK_MIB = 160  # imports leave 64 of them free
 ETCD_S = 5.0  # for a word with etcd, which may stand still
-QUIET = ("--log-level", "info", "--checkpoint-s", "1", "--journal-max-unreleased-bytes", "1048576")
+QUIET = (
+    *("--log-level", "info", "--checkpoint-s", "1", "--snapshot-s", "2"),
+    *("--journal-max-unreleased-bytes", "1048576"),
+)
 
 
 class Member:
@@ -126,6 +129,7 @@ class Cluster:
         self.lease_s = lease_s
         self.members: list[Member] = []
         self.changes: list[Any] = []  # the threads that change segments; they end by themselves
+        self.operators: list[Any] = []  # who asks for rebuilds, once a fault needs it
         self.strange: list[str] = []  # what they were told that no broker may answer
         self._rng = rng
         self._count = count
@@ -155,6 +159,8 @@ class Cluster:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        for operator in self.operators:
+            operator.stop()
         self._stack.close()
 
     @property

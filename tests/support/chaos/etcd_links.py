@@ -20,6 +20,7 @@ class Etcds:
         more = SEVERAL if count > 1 else ()
         self.servers = [EtcdServer(folder / f"etcd{n or ''}", *more) for n in range(count)]
         self.paused: set[EtcdServer] = set()
+        self._saved = 0
         everybody = ",".join(server.members for server in self.servers)
         for server in self.servers:
             server.members = everybody
@@ -41,6 +42,20 @@ class Etcds:
         for one in which or self.servers:
             one.kill()
             self.paused.discard(one)
+
+    def save(self, within_s: float) -> Path:
+        """A snapshot of now, which any member has. Fails where none gives one in time."""
+        self._saved += 1
+        first = self.servers[0].folder
+        path = first.with_name(f"saved-{self._saved}")
+        self.control("snapshot", "save", str(path), within_s=within_s)
+        return path
+
+    def go_back(self, saved: Path | None) -> None:
+        """SIGKILL of all. Their next start is with the state of `saved`, or with nothing."""
+        for one in self.servers:
+            one.go_back(saved)
+        self.paused.clear()
 
     def pause(self, *which: EtcdServer) -> None:
         """SIGSTOP, of all where none is given."""

@@ -37,6 +37,7 @@ from tests.support.chaos.process_faults import (
     stop_at_a_place,
     stop_in_a_takeover,
 )
+from tests.support.chaos.return_faults import amid_a_rebuild, etcd_emptied, etcd_restored
 from tests.support.chaos.s3_proxy import Action, Rule
 from tests.support.chaos.segment_faults import KINDS, amid_a_change, change
 from tests.support.chaos.store_faults import lost_slot
@@ -183,4 +184,8 @@ ALL = (
     Fault("few descriptors", few_descriptors, (0.5, 2)),
     Fault("kill amid a change", partial(amid_a_change, "kill"), (0.5, 2)),
     Fault("stop amid a change", partial(amid_a_change, "stop"), (1.3, 2.5)),
+    Fault("restore etcd", etcd_restored, (0.1, 3)),
+    Fault("empty etcd", etcd_emptied, (0.1, 1)),
+    Fault("kill amid a rebuild", partial(amid_a_rebuild, "kill"), (0, 2)),
+    Fault("stop amid a rebuild", partial(amid_a_rebuild, "stop"), (0.3, 2.5)),
 )

@@ -10,6 +10,7 @@ PLACES = (
     *("slot.put", "slot.stored", "slot.delete", "commit.append", "commit.durable"),
     *("entry.append", "entry.appended", "flush.release", "checkpoint.write", "checkpoint.written"),
     *("dispatch.epoch", "dispatch.release", "move.flushed", "move.given"),
+    *("open.first", "reshape.resume", "snapshot.number", "snapshot.numbered", "snapshot.made"),
 )
 TAKEOVER_PLACES = (
     *("leader.recover", "fence.put", "fence.check", "recover.append", "entry.append", "entry.appended"),

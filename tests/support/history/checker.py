@@ -117,25 +117,31 @@ def real_time(run: Run) -> Iterator[str]:
 
 
 def cursor(run: Run) -> Iterator[str]:
-    """A committed cursor never goes back, but by a seek."""
+    """A committed cursor never goes back, but by a seek, or with coordination."""
     spans: dict[tuple[str, int | None], list[Span]] = defaultdict(list)
     for event in run.lines("cursor", "ok"):
         at = (event.subscription, event.segment)
         spans[at].append(Span(run.begun[event.call], event.t, event.acked_to or 0))
     for (name, segment), found in spans.items():
         for before, after in _fallen(found, partial(run.moved, name, segment or 0)):
-            yield f"{name}, segment {segment}: the cursor was {before.number}, and {after.number} later"
+            if not run.forgotten(before.ok, after.ok):
+                yield f"{name}, segment {segment}: the cursor was {before.number}, and {after.number} later"
 
 
 def redelivery(run: Run) -> Iterator[str]:
-    """What was acked, and answered so, is in no pull that began later, but behind a seek."""
+    """What was acked, and answered so, is in no pull that began later, but behind a seek, or if coordination went back
+    since."""
     acks: dict[tuple[str, int, int], list[Event]] = defaultdict(list)
     for event in run.lines("ack", "ok"):
         acks[event.subscription, event.segment or 0, event.offset or 0].append(event)
     for event in run.lines("deliver", "ok"):
         name, segment, offset = event.subscription, event.segment or 0, event.offset or 0
         for ack in acks.get((name, segment, offset), ()):
-            if ack.t < (pulled := run.begun[event.call]) and not run.moved(name, segment, run.begun[ack.call], event.t):
+            if (
+                ack.t < (pulled := run.begun[event.call])
+                and not run.moved(name, segment, run.begun[ack.call], event.t)
+                and not run.forgotten(ack.t, event.t)
+            ):
                 yield f"{name}: {segment}-{offset} was acked at {ack.t:.3f}, and is in a pull of {pulled:.3f}"
                 break
 

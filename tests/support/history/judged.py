@@ -9,6 +9,9 @@ from tests.support.history.history import Event, Letter, Op, Row, Type
 from tests.support.history.terms import USUAL, Terms
 
 Id = tuple[int, int]  # segment, offset
+RETURNS = ("restore etcd", "empty etcd", "kill amid a rebuild", "stop amid a rebuild")
+"""The faults behind which coordination is of an earlier time."""
+RETURNED_S = 30.0  # how long before and behind one an ack may be forgotten: snapshots come late under faults, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,17 @@ class Run:
             ended = self.answered.get(event.call, float("inf"))
             found[event.subscription, event.segment or 0].append((event.t, ended))
         return found
+
+    @cached_property
+    def returns(self) -> list[tuple[float, float]]:
+        """From when to when coordination may have gone back."""
+        ended = {e.call: e.t for e in self.lines("fault", "ok", "fail")}
+        begun = [e for e in self.lines("fault", "invoke") if e.note in RETURNS]
+        return [(e.t, ended.get(e.call, float("inf"))) for e in begun]
+
+    def forgotten(self, answered: float, until: float) -> bool:
+        """Whether an ack, or a cursor, that was answered then may be forgotten at `until`."""
+        return any(t - RETURNED_S < answered < ended + RETURNED_S and t < until for t, ended in self.returns)
 
     def moved(self, subscription: str, segment: int, since: float, until: float) -> bool:
         """Whether a segment may have been moved in that time."""
