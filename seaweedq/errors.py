@@ -10,6 +10,7 @@
     │   ├── TopicNotFound, SegmentNotFound, SubscriptionNotFound, UploadNotFound, PayloadNotFound
     │   ├── PrincipalNotFound, TokenNotFound
     │   ├── UploadIncomplete, UploadMismatch, InvalidUpload, UploadExpired, UploadConflict
+    │   ├── WriteNotFound, WriteOutOfOrder, TooManyWriters
     │   ├── PayloadTooLarge, TooManyUploads, TooManyTopics, TooManySegments, InvalidImport, RateLimited
     │   ├── TopicConflict, SubscriptionConflict, TopicBeingDeleted, SegmentConflict,
     │   │   SequenceOutOfOrder, NeedsLevel, LevelConflict, RebuildConflict
@@ -225,6 +226,24 @@ class UploadConflict(BadRequest):
     """The upload's state does not allow the request; fields: upload_id."""
 
     slug, title = "upload-conflict", "The upload's state does not allow this"
+
+
+class WriteNotFound(BadRequest):
+    """The topic has no write of that writer, or has it no more; fields: topic, writer."""
+
+    slug, title = "write-not-found", "Write not found"
+
+
+class WriteOutOfOrder(BadRequest):
+    """The write's number is below the writer's newest; fields: writer, number, newest."""
+
+    slug, title = "write-out-of-order", "The write's number is out of order"
+
+
+class TooManyWriters(BadRequest):
+    """The topic remembers as many writers as it may; fields: limit, retry_after_s."""
+
+    slug, title = "too-many-writers", "Too many writers"
 
 
 class PayloadTooLarge(BadRequest):

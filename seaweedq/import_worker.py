@@ -1,8 +1,8 @@
-"""The child process that reads an uploaded file for an import, and trusts none of it: a process that gets an open file,
-and sends its rows to a broker.
+"""The child process that reads the uploaded files of an import or a write, and trusts none of them: a process that gets
+open files, one after the other, and sends their rows to a broker.
 
 Only brokers start `python -m seaweedq.import_worker` (broker/imports/reader_process). The process bounds its own memory
-and files before it looks at the file. It ends with its broker, whose pipe is its stdin.
+and files before it looks at a file. It ends with its broker, whose socket is its stdin.
 
 It reads Parquet, NDJSON, Arrow streams and files, under the rules of a publish. The bytes are hostile. A chunk has at
 most CHUNK_ROWS rows, and the decoders of a publish decode it. The bound on this process's memory stops parts that only
@@ -11,7 +11,9 @@ many, the file is refused.
 """
 
 import os
+import queue
 import resource
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -25,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
-from seaweedq.broker.imports.reader_protocol import BATCH_BYTES, GO, Cutter, Job, ReaderMessage, head
+from seaweedq.broker.imports.reader_protocol import BATCH_BYTES, JOB, Cutter, Job, ReaderMessage, head
 from seaweedq.coordination.records import ImportProblem
 from seaweedq.errors import (
     InvalidImport,
@@ -52,6 +54,7 @@ SPARE_FILES = (
     4  # descriptors that may still be opened: the file under its name, and the files that Arrow opens beside it
 )
 _job = msgspec.json.Decoder(Job)
+Commands = queue.SimpleQueue[Job | None]
 JOB_BYTES = 64 * 1024 * 1024  # of a job: a typed topic's columns are in it
 CHUNK_ROWS = 65_536
 MESSAGE_BYTES = 384 * 1024 * 1024  # of an Arrow message, decompressed
@@ -67,15 +70,15 @@ FILE_ERRORS = (pa.ArrowException, ValueError, TypeError, LookupError, OverflowEr
 
 
 def main() -> None:
-    """Reads the job, then the file."""
-    with open(STDIN, "rb", buffering=0, closefd=False) as stdin:
-        job = _job.decode(_line(stdin.fileno()))
-    job = replace(job, file=_lowest(job.file))
-    wanted = threading.Event()
-    threading.Thread(target=_listen, args=(wanted,), name="lifeline", daemon=True).start()
+    """Reads the jobs, and the files."""
+    stdin, commands = socket.socket(fileno=STDIN), Commands()
+    job = _command(stdin)
+    if job is None:
+        return
+    threading.Thread(target=_listen, args=(stdin, commands), name="lifeline", daemon=True).start()
     _bound(job)
     try:
-        _work(job, wanted)
+        _work(job, commands)
     except SeaweedqError as error:
         _refuse(error)
     except MemoryError:
@@ -86,15 +89,34 @@ def _refuse(error: SeaweedqError) -> None:
     _send_message(ReaderMessage("refused", problem=ImportProblem(error.slug, error.detail, dict(error.fields))))
 
 
-def _work(job: Job, wanted: threading.Event) -> None:
+def _work(job: Job, commands: Commands) -> None:
     layout = Layout.from_format(Format(job.topic_format), decode_fields(job.columns) if job.columns else None)
+    cutter = Cutter(layout, job.batch_rows)  # which goes on from one file to the next
+    while True:
+        following = _read_file(job, layout, cutter, commands)
+        if following is None:
+            for batch in cutter.end() if job.last else ():
+                _write_rows(batch)
+            os.close(job.file)
+            _send_message(ReaderMessage("ended"))
+            following = commands.get()
+        else:
+            os.close(job.file)
+        if following is None:
+            raise InvalidImport("rows were asked for before a file was checked", reason="order")
+        job = following
+
+
+def _read_file(job: Job, layout: Layout, cutter: Cutter, commands: Commands) -> Job | None:
+    """Does a job. Returns the next one if that comes in place of the wish for a checked file's rows."""
     intake = Intake(layout, job.key_field, job.max_message_bytes, job.now_us).at(job.now_us)
     kept: list[pa.RecordBatch] = []
     if job.check:
         count, kept = _checked(job, intake)
         _send_message(ReaderMessage("checked", rows=count))
-        wanted.wait()
-    cutter, row = Cutter(layout, job.batch_rows), 0
+        if following := commands.get():
+            return following
+    row = 0
     for rows in kept or _outcomes(job, intake):
         if not isinstance(rows, pa.RecordBatch):
             reason = "it has changed"
@@ -104,9 +126,7 @@ def _work(job: Job, wanted: threading.Event) -> None:
             for batch in cutter.cut(rows.slice(max(0, job.first_row - row))):
                 _write_rows(batch)
         row = end
-    for batch in cutter.end():
-        _write_rows(batch)
-    _send_message(ReaderMessage("ended"))
+    return None
 
 
 def _checked(job: Job, intake: Intake) -> tuple[int, list[pa.RecordBatch]]:
@@ -169,30 +189,27 @@ def _send_message(message: ReaderMessage, body: pa.Buffer | None = None) -> None
             left = left[os.write(STDOUT, left) :]
 
 
-def _line(stdin: int) -> bytes:
+def _command(stdin: socket.socket) -> Job | None:
+    """Returns the next job, with its file; None is the wish for rows. Ends the process once its broker has ended."""
+    kind, files, _, _ = socket.recv_fds(stdin, 1, 1)
+    if not kind:
+        os._exit(1)
+    if kind != JOB:
+        return None
     line = b""
     while not line.endswith(b"\n"):
-        data = os.read(stdin, 65_536)
+        data = stdin.recv(65_536)
         if not data or len(line) > JOB_BYTES:
             os._exit(1)
         line += data
-    return line
+    return replace(_job.decode(line), file=files[0])
 
 
-def _listen(wanted: threading.Event) -> None:
+def _listen(stdin: socket.socket, commands: Commands) -> None:
     with suppress(OSError):
-        while data := os.read(STDIN, 16):
-            if GO in data:
-                wanted.set()
+        while True:
+            commands.put(_command(stdin))
     os._exit(1)
-
-
-def _lowest(file: int) -> int:
-    """Returns the file under the lowest descriptor: free ones below it could be opened within any bound on
-    descriptors."""
-    low = os.dup(file)
-    os.close(max(low, file))
-    return min(low, file)
 
 
 def _bound(job: Job) -> None:

@@ -14,7 +14,7 @@ from fastapi_offline import FastAPIOffline
 from starlette.routing import Mount
 
 from seaweedq import errors
-from seaweedq.api.parameters import MAX_NUMBER, NAME_SCHEMA, TEXTS, QueryParameter
+from seaweedq.api.parameters import MAX_NUMBER, NAME_SCHEMA, TEXTS, WRITER, QueryParameter
 from seaweedq.api.problems import CONTENT_TYPE, STATUS, Note, Problem, handlers
 from seaweedq.api.routes import COLD, Content, Kind, Route, RouteTable, nobody
 from seaweedq.api.services import JsonBody
@@ -31,7 +31,7 @@ TAGS: Mapping[str, str] = {
     "subscriptions": "Consume messages: each subscription keeps what is not acked, and shares it among its consumers.",
     "read": "Read messages without a subscription: from an offset, as a stream, or as files.",
     "uploads": "Upload large payloads, which messages then name. Bytes go to the store itself where it signs URLs.",
-    "imports": "Publish the rows of an uploaded file as messages.",
+    "imports": "Publish the rows of uploaded files as messages: of one, or of many at once, as a writer's write.",
     "segments": "Look at a topic's segments; split, merge, roll and move them by hand, as the balancer does.",
     "access": "Principals and their tokens, where the cluster asks for tokens.",
     "cluster": "The cluster's brokers and level; health and metrics of one broker.",
@@ -40,6 +40,8 @@ PATH_PARAMETERS = {
     "topic": (NAME_SCHEMA, "flights"),
     "subscription": (NAME_SCHEMA, "billing"),
     "upload": (NAME_SCHEMA, "20260131-0-5f2b8a6c"),
+    "writer": ({"type": "string", "pattern": f"^{WRITER}$"}, "nightly"),
+    "number": ({"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, 17),
     "segment": ({"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, 0),
     "principal": ({"type": "string", "pattern": rf"^({NAME}|\*)$"}, "importer"),
     "token": ({"type": "string", "pattern": "^[0-9a-f]{16}$"}, "5f2b8a6c90d1e2f3"),

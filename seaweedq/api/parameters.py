@@ -20,6 +20,8 @@ from seaweedq.segments.entry import NAME
 from seaweedq.units import AGO_PATTERN, DURATION_PATTERN, MOMENT, SIZE_PATTERN, seconds_ago, seconds_of
 
 _NAME = re.compile(NAME)
+WRITER = "[A-Za-z0-9._-]{1,128}"
+_WRITER = re.compile(WRITER)
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,50})?(e[+-]?[0-9]{1,3})?", re.IGNORECASE)  # as JSON writes a number
 # Characters that order the text around them anew, so that a reader sees other words than are there.
@@ -200,11 +202,20 @@ async def _subscription(subscription: str) -> str:
     return check_name(subscription, "subscription")
 
 
+async def _writer(writer: str) -> str:
+    if not _WRITER.fullmatch(writer):
+        raise InvalidName(
+            f"{writer[:200]!r} is not a valid writer name: use 1 to 128 of A-Z a-z 0-9 . _ -", name=writer[:200]
+        )
+    return writer
+
+
 async def _segment(segment: str) -> int:
     return whole_number(segment, "segment", 0, MAX_NUMBER)
 
 
 PathTopic = Annotated[str, Depends(_topic)]
 PathSubscription = Annotated[str, Depends(_subscription)]
+PathWriter = Annotated[str, Depends(_writer)]
 PathSegment = Annotated[int, Depends(_segment)]
 PageToken = Annotated[str | None, query("page_token", "from the page before", {"type": "string"})]

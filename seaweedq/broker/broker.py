@@ -36,6 +36,8 @@ from seaweedq.broker.context import Context
 from seaweedq.broker.context import Readiness as Readiness
 from seaweedq.broker.imports.importing import Importing
 from seaweedq.broker.imports.reader_process import StartReader, no_reader
+from seaweedq.broker.imports.runner import ReaderSetup
+from seaweedq.broker.imports.writing import Writing
 from seaweedq.broker.load import Load
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.flusher import Log
@@ -109,6 +111,7 @@ class ProcessContext:
     make_keys: MakeKeys = make_keys
 
 
+FILE_WORKS = 2  # imports and writes at once; each has a reader with up to MEMORY_BYTES
 STOP_MARGIN_S = 1.5  # of shutdown_s, kept for the steps after the flushes
 logger = logging.getLogger(__name__)
 
@@ -131,6 +134,7 @@ class Broker:
     reshaping: Reshaping
     uploading: Uploading
     importing: Importing
+    writing: Writing
     dead_lettering: DeadLettering
     streaming: Streaming
     audit_topic: AuditTopic
@@ -380,6 +384,7 @@ class Broker:
             self.audit_topic,
             self.uploading,
             self.importing,
+            self.writing,
             self.streaming,
             self.reading,
             self.retaining,
@@ -424,7 +429,9 @@ class Broker:
         self.reshaping = Reshaping(context, log, publishing, self.load)
         self.uploading = Uploading(context, self.keyring, reading)
         uploads = self.uploading.uploads
-        self.importing = Importing(context, process.import_reader, publishing, reading, uploads)
+        readers = ReaderSetup(process.import_reader, context.settings.home, asyncio.Semaphore(FILE_WORKS))
+        self.importing = Importing(context, readers, publishing, reading, uploads)
+        self.writing = Writing(context, readers, publishing, reading, uploads)
         self.dead_lettering = DeadLettering(context, self.topics, publishing, reading, subscribing, self.uploading)
         self.streaming = Streaming(context, reading, subscribing, self.uploading)
         self.audit_topic = AuditTopic(self.audit, context.catalog, self.topics, publishing.publisher, context.broker)
@@ -435,7 +442,7 @@ class Broker:
             reading.positions,
             log,
             self.reshaping.reshaper,
-            self.importing,
+            (self.importing, self.writing),
             uploads,
             self.generations.check,
         )
@@ -520,7 +527,7 @@ class Broker:
     async def _put_away(self) -> bool:
         """Brings everything into files and cursors. Returns whether the journal is of no use any more."""
         assert self._maintenance is not None
-        await self.importing.hand_over()
+        await asyncio.gather(self.importing.hand_over(), self.writing.hand_over())
         await self.audit_topic.send_rest()
         return await self._maintenance.put_away()
 

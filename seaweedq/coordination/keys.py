@@ -38,6 +38,7 @@ from seaweedq.coordination.records import (
     UploadRecord,
     WaitingRecord,
     WatermarkRecord,
+    WriteRecord,
 )
 from seaweedq.coordination.versioned import UNREADABLE_RECORDS, Unreadable, Versioned, unknown_in
 
@@ -45,7 +46,13 @@ T = TypeVar("T", bound=msgspec.Struct)
 Backup = Literal["snapshot", "changes", "both", "neither"]
 Part = str | int
 ID_BOUND = 10**10  # of a number in a key: ten digits
-FIELDS = {"topic": "topic", "segment": "segment", "name": "subscription", "upload": "upload_id"}  # of errors, by part
+FIELDS = {  # of errors, by part
+    "topic": "topic",
+    "segment": "segment",
+    "name": "subscription",
+    "upload": "upload_id",
+    "writer": "writer",
+}
 
 
 def _same(record: T) -> T:
@@ -297,6 +304,13 @@ IMPORTS = KeyKind(
     writer="the broker that takes the request; the one that works on it; who adopts it from one that is gone",
     lifetime="until a day after its upload has expired, or the topic goes",
 )
+WRITES = KeyKind(
+    "writes/{topic}/{incarnation:010d}/{writer}",
+    WriteRecord,
+    writer="the broker that takes the request; the one that works on it; who adopts it from one that is gone",
+    lifetime="until 30 days after the writer's last write, a day where its name was drawn, or the topic goes",
+    backup="both",
+)
 GROWTH = KeyKind(
     "growth",
     Counter,
@@ -364,6 +378,7 @@ CATALOGUE = (
     CURSORS,
     UPLOADS,
     IMPORTS,
+    WRITES,
     GROWTH,
     RETENTION,
     SNAPSHOTS,

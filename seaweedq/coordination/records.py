@@ -503,3 +503,34 @@ class ImportRecord(msgspec.Struct, frozen=True):
     rows_done: int = 0
     segments: tuple[ImportedSegment, ...] = ()
     problem: ImportProblem | None = None
+
+
+class WriteRecord(msgspec.Struct, frozen=True):
+    """The newest write of a writer: its `number`, and `uploads` files, of which `uploads_sha256` is the digest of their
+    ids. While it is not over, the object `listed` has them. `broker` works on it; None: no broker does.
+
+    `started_us`, `max_message_bytes`, `batch_rows`, `rows` and `rows_done` are as of an import. `nonce` is in the name
+    of the producer, and `first` is the sequence of the first row. `drawn` says that the writer's name was drawn.
+    `ended_us` is when it was over, `ended_by` the broker that ended it. docs/internals/by-reference.md has the states.
+    """
+
+    number: int
+    format: Literal["parquet", "ndjson", "arrow"]
+    bare: bool
+    uploads: int
+    uploads_sha256: str
+    listed: str | None
+    drawn: bool
+    started_us: int
+    max_message_bytes: int
+    batch_rows: int
+    nonce: str
+    first: int
+    broker: str | None
+    state: Literal["checking", "running", "done", "failed"] = "checking"
+    rows: int | None = None
+    rows_done: int = 0
+    segments: tuple[ImportedSegment, ...] = ()
+    problem: ImportProblem | None = None
+    ended_us: int | None = None
+    ended_by: str | None = None

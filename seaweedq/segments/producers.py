@@ -4,10 +4,10 @@ Owns the verdict new, duplicate or out of order, and how the tables are kept, bo
 only recorded requests; the code that commits makes a repeat wait for the first attempt. Evicted requests (all but a
 producer's newest ones, producers idle for too long, the least recently used beyond a limit) are no longer guarded.
 
-Each *kind* of producer has a limit and a lifetime of its own: a client, a broker that forwards, an import, a dispatcher
-of dead letters. A lifetime counts the time that the table is open in a process, by its monotonic clock, and begins anew
-whenever it is opened: no wall clock, however wrong, evicts a producer, and none that was idle elsewhere is evicted too
-early.
+Each *kind* of producer has a limit and a lifetime of its own: a client, a broker that forwards, an import, a write, a
+dispatcher of dead letters. A lifetime counts the time that the table is open in a process, by its monotonic clock, and
+begins anew whenever it is opened: no wall clock, however wrong, evicts a producer, and none that was idle elsewhere is
+evicted too early.
 
 A segment has a table for each *part* of its range: a split's successors inherit those of the old segment, clipped, and
 a merge keeps the parts of both apart. So a request that is cut by parts gets the same verdict as before.
@@ -26,6 +26,7 @@ from seaweedq.segments.keyrange import KeyRange
 
 FORWARD = "~forward."  # the name of a forwarding broker's producer begins with it
 IMPORT = "~import."  # the name of an import's producer begins with it
+WRITE = "~write."  # the name of a write's producer begins with it
 LETTERS = "~letter."  # the name of a dispatcher's producer of dead letters begins with it; it is of kind LETTERS
 AUDIT = "~audit."  # the name of a broker's producer of rows of the audit begins with it; it is of kind FORWARD
 OURS = "~"  # no client's name begins with it
@@ -49,6 +50,7 @@ class Kind(Enum):
     CLIENT = auto()
     FORWARD = auto()
     IMPORT = auto()
+    WRITE = auto()
     LETTERS = auto()
 
     @staticmethod
@@ -58,6 +60,8 @@ class Kind(Enum):
             return Kind.CLIENT
         if producer.startswith(LETTERS):
             return Kind.LETTERS
+        if producer.startswith(WRITE):
+            return Kind.WRITE
         return Kind.IMPORT if producer.startswith(IMPORT) else Kind.FORWARD
 
 
@@ -65,6 +69,7 @@ GUARDS: Mapping[Kind, Guard] = {
     Kind.CLIENT: Guard(limit=1_000, remembered=8, lifetime_s=24 * 3600),
     Kind.FORWARD: Guard(limit=10_000, remembered=2, lifetime_s=600),  # an older one is not tried any more
     Kind.IMPORT: Guard(limit=1_000, remembered=8, lifetime_s=30 * 24 * 3600),  # one that pauses goes on
+    Kind.WRITE: Guard(limit=1_000, remembered=8, lifetime_s=30 * 24 * 3600),  # as an import
     Kind.LETTERS: Guard(limit=1_000, remembered=2, lifetime_s=30 * 24 * 3600),  # the next dispatcher may be asked late
 }
 

@@ -18,6 +18,7 @@ from seaweedq.coordination.records import (
     SegmentRecord,
     SubscriptionRecord,
     UploadRecord,
+    WriteRecord,
 )
 from seaweedq.coordination.versioned import Versioned
 from tests.support.brokers.drawn_states import DRAWN, END, Step, check_steps, steps
@@ -42,6 +43,7 @@ def drawn_states(kind: str) -> set[str]:
         ("Subscription", states(SubscriptionRecord)),
         ("Upload", states(UploadRecord)),
         ("Import", states(ImportRecord)),
+        ("Write", states(WriteRecord)),
     ],
 )
 def test_every_state_that_a_record_can_have_is_drawn(kind: str, in_code: set[str]) -> None:
@@ -59,6 +61,8 @@ def test_every_state_begins_and_ends(kind: str) -> None:
 def test_an_imports_steps_are_those_of_its_table() -> None:
     table = {(before, after) for before, nexts in NEXT.items() for after in nexts}
     assert {step for step in DRAWN["Import"] if END not in step} == table
+    begins_anew = {("done", "checking"), ("failed", "checking")}
+    assert {step for step in DRAWN["Write"] if END not in step} == table | begins_anew
 
 
 def test_a_step_that_is_not_drawn_is_found() -> None:

@@ -1,18 +1,28 @@
-"""Importing: uploaded files whose rows become messages, which broker/imports publishes."""
+"""Imports and writes: uploaded files whose rows become messages, which broker/imports publishes."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from fastapi import Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq import errors
 from seaweedq.access.rights import Action
-from seaweedq.api.parameters import PathTopic, check_name, integer, json_answer
+from seaweedq.api.parameters import (
+    MAX_NUMBER,
+    PageToken,
+    PathTopic,
+    PathWriter,
+    check_name,
+    integer,
+    json_answer,
+    whole_number,
+)
 from seaweedq.api.routes import OF_BODIES, OF_TOPIC, TOPIC, Lead, Router
 from seaweedq.api.services import Parts, body, given
 from seaweedq.broker.broker import Broker
-from seaweedq.coordination.records import ImportProblem, ImportRecord
+from seaweedq.broker.topics import Topic
+from seaweedq.coordination.records import ImportProblem, ImportRecord, WriteRecord
 from seaweedq.errors import (
     InvalidImport,
     InvalidRequest,
@@ -21,16 +31,20 @@ from seaweedq.errors import (
     PartlyTaken,
     SeaweedqError,
     SequenceOutOfOrder,
+    TooManyWriters,
     UploadConflict,
     UploadExpired,
     UploadIncomplete,
     UploadMismatch,
     UploadNotFound,
+    WriteNotFound,
+    WriteOutOfOrder,
 )
 from seaweedq.segments.layout import Format
 
 router = Router("imports")
 WAIT_S, MAX_WAIT_S = 30, 300
+MAX_PAGE = 500
 
 
 class ImportRequest(Struct, forbid_unknown_fields=True):
@@ -74,6 +88,19 @@ class ImportAnswer(Struct):
 
 
 _EXAMPLE = {"upload_id": "20260131-0-5f2b8a6c", "format": "parquet"}
+_WRITE = {"uploads": ["20260131-0-5f2b8a6c", "20260131-0-90d1e2f3"], "format": "parquet"}
+_WRITTEN = {
+    "writer": "nightly",
+    "number": 17,
+    "state": "done",
+    "format": "parquet",
+    "uploads": 2,
+    "count": 2,
+    "rows": 2,
+    "segments": [{"segment": 0, "first_offset": 17, "last_offset": 18, "count": 2}],
+    "broker": None,
+    "duplicate": False,
+}
 _SHOWN = {
     "upload_id": "20260131-0-5f2b8a6c",
     "state": "done",
@@ -83,6 +110,42 @@ _SHOWN = {
     "segments": [{"segment": 0, "first_offset": 17, "last_offset": 18, "count": 2}],
     "broker": None,
 }
+
+
+class WriteRequest(Struct, forbid_unknown_fields=True):
+    """The uploads of a write, which were begun for its writer and number, in the order of their rows; their format, and
+    `bare` as of an import. With `drawn` the writer's name was drawn for this write: it is remembered for a day, not
+    30."""
+
+    uploads: Annotated[list[Annotated[str, Meta(min_length=1, max_length=127)]], Meta(min_length=1)]
+    format: Literal["parquet", "ndjson", "arrow"]
+    bare: bool | UnsetType = UNSET
+    drawn: bool = False
+
+
+class WriteAnswer(Struct):
+    """A write of so many `uploads`. `count` of its rows are durable, in `segments`; with `done` it is acknowledged.
+    `rows` counts the rows of all files, once they were checked. `duplicate` says that an earlier request had begun
+    it."""
+
+    writer: str
+    number: int
+    state: Literal["checking", "running", "done", "failed"]
+    format: str
+    uploads: int
+    count: int
+    rows: int | None
+    segments: list[ImportRows]
+    broker: str | None
+    duplicate: bool | UnsetType = UNSET
+    problem: ImportProblemAnswer | UnsetType = UNSET
+
+
+class WriteList(Struct):
+    """One page; `next_page_token` is there if more follow."""
+
+    writes: list[WriteAnswer]
+    next_page_token: str | UnsetType = UNSET
 
 
 @dataclass(frozen=True)
@@ -134,11 +197,7 @@ async def import_upload(
     """
     check_name(asked.upload_id, "upload")
     found = await services.broker.catalog.require(topic)
-    bare = asked.bare
-    if bare is UNSET:
-        bare = asked.format == "ndjson" and found.record.config.lines_are_bare
-    if bare and (asked.format != "ndjson" or found.layout.format is Format.BYTES):
-        raise InvalidRequest("bare is only for NDJSON files, on json and typed topics", field="bare")
+    bare = _bare(found, asked.format, asked.bare)
     record = await services.broker.importing.begin(found, asked.upload_id, asked.format, bare)
     if record.state in ("checking", "running"):
         record = await services.broker.importing.wait(found, asked.upload_id, wait_s)
@@ -164,6 +223,117 @@ async def show_import(services: Services, topic: PathTopic, upload: str) -> Resp
     return json_answer(_answer(upload, await services.broker.importing.show(found, upload)))
 
 
+@router.route(
+    "PUT",
+    f"{TOPIC}/writes/{{writer}}/{{number}}",
+    Action.PUBLISH,
+    "putWrite",
+    "Write the rows of many files as messages, once",
+    answers={200: WriteAnswer, 202: WriteAnswer},
+    refuses=(
+        *OF_BODIES,
+        UploadNotFound,
+        WriteOutOfOrder,
+        SequenceOutOfOrder,
+        UploadIncomplete,
+        UploadConflict,
+        UploadExpired,
+        MessageTooLarge,
+        UploadMismatch,
+        InvalidUpload,
+        InvalidImport,
+        TooManyWriters,
+        PartlyTaken,
+    ),
+    shows=_WRITTEN,
+    leads=(Lead(("getWrite",), {**OF_TOPIC, "writer": "$request.path.writer"}),),
+)
+async def put_write(
+    services: Services,
+    topic: PathTopic,
+    writer: PathWriter,
+    number: str,
+    wait_s: Annotated[int, integer("wait_s", 0, MAX_WAIT_S, "seconds to wait for its end", WAIT_S)],
+    asked: Annotated[WriteRequest, body(WriteRequest, _WRITE, required=True)],
+) -> Response:
+    """Publishes every row of the uploaded files as a message, once for this number of the writer, whichever uploads a
+    repeat names: 200 once all are durable, 202 while the write runs. All files are checked before the first row is
+    taken.
+
+    The same number again joins the write, or returns its result, with `duplicate`. If it has failed, other uploads take
+    its place. A number below the newest is refused; a higher one waits until the one before is over.
+    """
+    uploads, named = asked.uploads, whole_number(number, "number", 0, MAX_NUMBER)
+    for upload in uploads:
+        check_name(upload, "upload")
+    limit = services.broker.process.settings.max_write_uploads
+    if len(uploads) > limit:
+        detail = f"the write names {len(uploads)} uploads; max_write_uploads is {limit}"
+        raise InvalidRequest(detail, field="uploads", value=len(uploads), bound=limit)
+    if len(set(uploads)) < len(uploads):
+        raise InvalidRequest("the write names an upload twice", field="uploads")
+    found = await services.broker.catalog.require(topic)
+    bare = _bare(found, asked.format, asked.bare)
+    record, begun = await services.broker.writing.write(
+        found, writer, named, uploads, asked.format, bare, asked.drawn, wait_s
+    )
+    if record.problem is not None:
+        raise error_of(record.problem)
+    answer = _written(writer, record)
+    answer.duplicate = not begun
+    return json_answer(answer, 200 if record.state == "done" else 202)
+
+
+@router.route(
+    "GET",
+    f"{TOPIC}/writes",
+    Action.PUBLISH,
+    "listWrites",
+    "List the newest write of each writer",
+    answers={200: WriteList},
+    refuses=(400, 404, 409),
+    shows={"writes": [_WRITTEN]},
+)
+async def list_writes(
+    services: Services,
+    topic: PathTopic,
+    size: Annotated[int, integer("page_size", 1, MAX_PAGE, "writers in an answer", MAX_PAGE)],
+    after: PageToken,
+) -> Response:
+    """Lists the newest write of each writer by name, a page at a time. It acknowledges none."""
+    found = await services.broker.catalog.require(topic)
+    writes, more = await services.broker.writing.page(found, after, size)
+    page = WriteList([_written(writer, record) for writer, record in writes])
+    if more is not None:
+        page.next_page_token = more
+    return json_answer(page)
+
+
+@router.route(
+    "GET",
+    f"{TOPIC}/writes/{{writer}}",
+    Action.PUBLISH,
+    "getWrite",
+    "Get the newest write of a writer",
+    answers={200: WriteAnswer},
+    refuses=(404, 409, WriteNotFound),
+    shows=_WRITTEN,
+)
+async def show_write(services: Services, topic: PathTopic, writer: PathWriter) -> Response:
+    """Returns the state of the writer's newest write."""
+    found = await services.broker.catalog.require(topic)
+    return json_answer(_written(writer, await services.broker.writing.show(found, writer)))
+
+
+def _bare(topic: Topic, format: str, bare: bool | UnsetType) -> bool:
+    """Returns whether the lines of a file are bare values. Raises InvalidRequest."""
+    if bare is UNSET:
+        return format == "ndjson" and topic.record.config.lines_are_bare
+    if bare and (format != "ndjson" or topic.layout.format is Format.BYTES):
+        raise InvalidRequest("bare is only for NDJSON files, on json and typed topics", field="bare")
+    return bool(bare)
+
+
 def error_of(problem: ImportProblem) -> SeaweedqError:
     """Returns the error that ended an import, as it was raised."""
     kind = errors.by_slug().get(problem.slug, errors.InvalidImport)
@@ -174,19 +344,40 @@ def error_of(problem: ImportProblem) -> SeaweedqError:
     return error
 
 
+def _rows(record: ImportRecord | WriteRecord) -> list[ImportRows]:
+    return [ImportRows(one.segment, one.first_offset, one.last_offset, one.count) for one in record.segments]
+
+
+def _problem(record: ImportRecord | WriteRecord) -> ImportProblemAnswer | UnsetType:
+    if record.problem is None:
+        return UNSET
+    error = error_of(record.problem)
+    return ImportProblemAnswer(f"/problems/{error.slug}", error.title, error.detail)
+
+
 def _answer(upload_id: str, record: ImportRecord) -> ImportAnswer:
-    segments = [ImportRows(one.segment, one.first_offset, one.last_offset, one.count) for one in record.segments]
-    problem: Any = UNSET
-    if record.problem is not None:
-        error = error_of(record.problem)
-        problem = ImportProblemAnswer(f"/problems/{error.slug}", error.title, error.detail)
     return ImportAnswer(
         upload_id,
         record.state,
         record.format,
         record.rows_done,
         record.rows,
-        segments,
+        _rows(record),
         record.broker,
-        problem,
+        _problem(record),
+    )
+
+
+def _written(writer: str, record: WriteRecord) -> WriteAnswer:
+    return WriteAnswer(
+        writer,
+        record.number,
+        record.state,
+        record.format,
+        record.uploads,
+        record.rows_done,
+        record.rows,
+        _rows(record),
+        record.broker,
+        problem=_problem(record),
     )

@@ -92,6 +92,7 @@ class Leadership(Service):
             PeriodicTask("balancing", self._balance, BALANCE_S, clock),
             PeriodicTask("sweep of uploads", uploads.records, UPLOADS_S, clock),
             PeriodicTask("sweep of payloads", uploads.folders, SWEEP_S, clock),
+            PeriodicTask("sweep of lists", uploads.lists, SWEEP_S, clock),
             PeriodicTask("sweep", admin.sweep, SWEEP_S, clock),
             PeriodicTask("sweep of late files", late_files.sweep_recently_deleted, LATE_FILES_S, clock),
             PeriodicTask("sweep of journals", journals.sweep, SWEEP_S, clock),

@@ -11,6 +11,9 @@ Uploads: the sweep removes those that were not published in time or only importe
 cut off. It reads a page of records at a time, and does for each the `step` of broker/uploads/rules. Each change
 compares the record's revision and the leader's key, so a publish that was faster keeps its payload. The next pass
 continues behind a record that failed.
+
+Lists of writes: those that no record names go, once their names are two days old. They are listed before the records
+are read, and a record comes to name a list within the lease of the broker that made it.
 """
 
 import asyncio
@@ -20,6 +23,7 @@ from collections.abc import Awaitable, Callable, Collection
 from msgspec.structs import replace
 
 from seaweedq.broker.imports.records import is_over
+from seaweedq.broker.imports.write_lists import FOLDER as LISTS
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads import rules
 from seaweedq.broker.uploads.records import clear, clear_folder
@@ -41,6 +45,7 @@ DELETIONS = 4
 logger = logging.getLogger(__name__)
 LATE_S = 600.0
 PAGE = 200
+LISTS_US = 2 * 86_400 * 1_000_000  # how old the name of a list is before it can be superfluous
 
 
 class PeriodicTask:
@@ -180,8 +185,8 @@ class UploadSweep:
         self._after = ""
 
     async def folders(self) -> int:
-        """Deletes the objects that are left in the folders of topics that are gone: a put may have ended after its
-        record had gone. Returns the number of deleted objects.
+        """Deletes the objects, and the lists of writes, that are left in the folders of topics that are gone: a put may
+        have ended after its record had gone. Returns the number of deleted objects.
 
         Counters are read before the topics: an incarnation that is in use is in the catalog, or not below its counter.
         """
@@ -197,11 +202,33 @@ class UploadSweep:
             return 0
         await self._check_generation()
         gone = 0
-        async for folder in folders(self._store, rules.FOLDER):
-            topic = folder.removeprefix(rules.FOLDER).removesuffix("/")
-            if topic in dead:
-                gone += await clear_folder(self._store, topic, dead[topic])
+        for root in (rules.FOLDER, LISTS):
+            async for folder in folders(self._store, root):
+                topic = folder.removeprefix(root).removesuffix("/")
+                if topic in dead:
+                    gone += await clear_folder(self._store, topic, dead[topic], root)
         return gone
+
+    async def lists(self) -> int:
+        """Deletes the lists of writes that no record names any more. Returns their number."""
+        newest = rules.date_of(rules.upload_id(self._clock.now_us() - LISTS_US, 0, ""))
+        due: set[str] = set()
+        async for folder in folders(self._store, LISTS):
+            after = ""
+            while names := await self._store.list(folder, after, PAGE):
+                after = names[-1]
+                due.update(name for name in names if name.removeprefix(folder)[:8] < newest)
+        if not due:
+            return 0
+        async for entry in entries(self._coordination, keys.WRITES.prefix()):
+            held = keys.WRITES.read(entry)
+            if isinstance(held, Unreadable):
+                return 0  # it may name any
+            due.discard(held.record.listed or "")
+        await self._check_generation()
+        for name in due:
+            await self._store.delete(name)
+        return len(due)
 
     async def _one(self, entry: Entry) -> None:
         topic, _, upload = keys.UPLOADS.parse(entry.key)

@@ -6,6 +6,7 @@ Its messages are bounded and validated like bytes from outside, since a hostile 
 import asyncio
 import fcntl
 import os
+import socket
 import subprocess
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
@@ -16,7 +17,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from seaweedq.broker.imports.reader_protocol import BATCH_BYTES, GO, Job, ReaderMessage, read_head
+from seaweedq.broker.imports.reader_protocol import BATCH_BYTES, GO, JOB, Job, ReaderMessage, read_head
 from seaweedq.concurrency.pools import Pool
 from seaweedq.errors import BadRequest, Damaged
 from seaweedq.segments.ipc_bounds import check_bounds
@@ -42,7 +43,7 @@ class ReaderDied(Exception):
 
 
 class ImportReader(Protocol):
-    """The reader of one import's file."""
+    """The reader of one import's file, or of one write's files."""
 
     async def next_message(self) -> ReaderMessage:
         """Returns the next message without rows. Raises ReaderDied."""
@@ -53,10 +54,14 @@ class ImportReader(Protocol):
     async def next_rows(self) -> MessageAndRows:
         """Returns the next message, and its rows. Raises ReaderDied."""
 
+    async def next_file(self, job: Job) -> None:
+        """Goes on with another file, once the one before was checked, or has ended."""
+
     async def close(self) -> None:
         """Ends the reader, and waits until it is gone."""
 
 
+Started: TypeAlias = "tuple[subprocess.Popen[bytes], socket.socket]"
 StartReader: TypeAlias = Callable[[Job, Layout], Awaitable[ImportReader]]
 
 
@@ -69,8 +74,9 @@ class ReaderProcess:
     """One child. Its messages are read in a thread of their own, so that a slow child takes none of the broker's; the
     next batch is read ahead."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", layout: Layout, job: Job) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", commands: socket.socket, layout: Layout, job: Job) -> None:
         self._process = process
+        self._commands = commands
         self._layout = layout
         self._job = job
         self._limit_bytes = 2 * BATCH_BYTES + 4 * job.max_message_bytes
@@ -84,7 +90,7 @@ class ReaderProcess:
         job = msgspec.structs.replace(job, file=os.dup(job.file))
         starting = asyncio.create_task(asyncio.to_thread(_started, command, job))
         try:
-            return ReaderProcess(await asyncio.shield(starting), layout, job)
+            return ReaderProcess(*await asyncio.shield(starting), layout, job)
         except asyncio.CancelledError:
             starting.add_done_callback(partial(_forgo, layout, job))
             raise
@@ -102,9 +108,12 @@ class ReaderProcess:
     async def request_rows(self) -> None:
         """Asks for the rows."""
         with suppress(OSError):
-            assert self._process.stdin
-            self._process.stdin.write(GO)
-            self._process.stdin.flush()
+            self._commands.sendall(GO)
+
+    async def next_file(self, job: Job) -> None:
+        """Goes on with another file, of which the child gets a descriptor of its own."""
+        job = msgspec.structs.replace(job, file=os.dup(job.file))
+        await asyncio.to_thread(_send, self._commands, job)
 
     async def close(self) -> None:
         """Ends the child, and waits until it is gone; it ends also if the wait is cancelled."""
@@ -119,10 +128,10 @@ class ReaderProcess:
 
     def _reap(self) -> None:
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):
-                assert pipe
-                pipe.close()
+        self._commands.close()
+        with suppress(OSError):
+            assert self._process.stdout
+            self._process.stdout.close()
 
     async def next_rows(self) -> MessageAndRows:
         """Returns the next message, and its rows. Raises ReaderDied."""
@@ -165,9 +174,9 @@ class ReaderProcess:
         return buffer if size > PIPE_BYTES else buffer.to_pybytes()  # type: ignore[no-any-return]
 
 
-def _forgo(layout: Layout, job: Job, started: "asyncio.Task[subprocess.Popen[bytes]]") -> None:
+def _forgo(layout: Layout, job: Job, started: "asyncio.Task[Started]") -> None:
     if not started.cancelled() and not started.exception():
-        ReaderProcess(started.result(), layout, job).end()
+        ReaderProcess(*started.result(), layout, job).end()
 
 
 def _one_batch(stream: bytes, limit_bytes: int) -> pa.RecordBatch:
@@ -183,25 +192,37 @@ def _one_batch(stream: bytes, limit_bytes: int) -> pa.RecordBatch:
         raise Damaged("it sent a stream without a batch") from None
 
 
-def _started(command: Sequence[str], job: Job) -> "subprocess.Popen[bytes]":
+def _started(command: Sequence[str], job: Job) -> Started:
     environment = {name: value for name in KEPT if (value := os.environ.get(name)) is not None}
+    commands, theirs = socket.socketpair()
     try:
         process = subprocess.Popen(
             command,
-            stdin=subprocess.PIPE,
+            stdin=theirs.fileno(),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,
-            pass_fds=[job.file],
             env={**environment, **SET},
         )
-    finally:
+    except BaseException:
         os.close(job.file)
-    assert process.stdin
+        commands.close()
+        raise
+    finally:
+        theirs.close()
     assert process.stdout
     if hasattr(fcntl, "F_SETPIPE_SZ"):  # of Linux alone; elsewhere a batch takes more reads
         with suppress(OSError):
             fcntl.fcntl(process.stdout.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    with suppress(BrokenPipeError):
-        process.stdin.write(msgspec.json.encode(job) + b"\n")
-    return process
+    _send(commands, job)
+    return process, commands
+
+
+def _send(commands: socket.socket, job: Job) -> None:
+    """Sends a job with its file, and closes that here. A child that has ended is noticed by whoever reads."""
+    try:
+        with suppress(OSError):
+            socket.send_fds(commands, [JOB], [job.file])
+            commands.sendall(msgspec.json.encode(job) + b"\n")
+    finally:
+        os.close(job.file)

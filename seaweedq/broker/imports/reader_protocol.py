@@ -1,7 +1,8 @@
-"""The agreement between a broker and the reader of an import: the messages over pipes, and where batches end.
+"""The agreement between a broker and the reader of an import: the messages between them, and where batches end.
 
-To the reader: a `Job` as a line of JSON, then a byte `GO` once rows are wanted; the end of its stdin means that its
-broker has ended. From it: messages of four bytes (the length of a head), the head as JSON, and a body of `size` bytes,
+To the reader, over a socket: a byte `JOB`, with the open file, and the `Job` as a line of JSON; a byte `GO` once a
+checked file's rows are wanted, or the next job in its place; the end of its stdin means that its broker has ended. From
+it, over a pipe: messages of four bytes (the length of a head), the head as JSON, and a body of `size` bytes,
 which for `rows` is an Arrow IPC stream of one batch. A hostile file may control the reader, so the broker bounds both
 lengths.
 
@@ -22,7 +23,7 @@ from seaweedq.errors import Damaged
 from seaweedq.segments.layout import Layout
 from seaweedq.segments.rows import header_sizes, together
 
-GO = b"g"
+GO, JOB = b"g", b"j"
 HEAD_BYTES = 1024 * 1024
 BATCH_BYTES = 16 * 1024 * 1024
 OFFSET_BYTES = 4  # for each text, beside its own bytes
@@ -30,7 +31,8 @@ _LENGTH = struct.Struct("<I")
 
 
 class Job(msgspec.Struct, frozen=True):
-    """The job of a reader: the open descriptor `file`, of `size` bytes, and the rows from `first_row` on.
+    """The job of a reader: the open descriptor `file`, of `size` bytes, and the rows from `first_row` on. Only behind
+    the `last` file the rows that are left are a batch: else they go on with those of the next file.
 
     The topic's format, `columns` and `key_field` are those of its configuration. With `check` all rows are checked
     first, and are given only on GO. `memory_bytes` is the memory that the reader may take.
@@ -49,11 +51,12 @@ class Job(msgspec.Struct, frozen=True):
     batch_rows: int
     check: bool
     first_row: int
+    last: bool = True
 
 
 class ReaderMessage(msgspec.Struct, frozen=True):
     """A message of the reader. `rows`: of the file that were read (`seen`) or checked (all: `checked`), or of the batch
-    that follows (`rows`). `refused` names the fault of the file; `ended` says that there are no more rows."""
+    that follows (`rows`). `refused` names the fault of the file; `ended` says that it has no more rows."""
 
     kind: Literal["seen", "checked", "refused", "rows", "ended"]
     rows: int = 0

@@ -1,11 +1,14 @@
-"""The steps of one import: the file is checked as a whole, then published batch by batch, then the import is done.
+"""The steps of one import or write: all files are checked as a whole, then published batch by batch, then it is done.
 
 Order of writes: `checking` (by the broker that was asked), the check, `running`, then in turns batches and the number
 of durable rows, then `done`. A batch is repeated under its own sequences until all of it is durable, and none begins
 before: the rows below `rows_done` are there, and a repeat takes only those above it that are not. If tables know later
-batches than the record, it is that of an earlier day: the import goes on with the newest batch that they know.
+batches than the record, it is that of an earlier day: the work goes on behind the batches below, which are durable.
 
-The reader gets the file as an open descriptor, and needs no access to the store. A store of files gives its own file,
+An import is the work on one file; of a write the files follow each other, and batches run on over them. The store knows
+a write that is `running` before its first row, and one that is `done` before anybody is told.
+
+The reader gets a file as an open descriptor, and needs no access to the store. A store of files gives its own file,
 which never changes. An object from elsewhere is copied to a file without a name in the data folder, a few chunks at a
 time, and must have the size and digest that were claimed: on S3 a holder of the URL may put other bytes there until it
 expires.
@@ -18,31 +21,37 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
+import pyarrow as pa
 
 from seaweedq.broker.imports.reader_process import MEMORY_BYTES, ImportReader, ReaderDied, StartReader
 from seaweedq.broker.imports.reader_protocol import Job, ReaderMessage
 from seaweedq.broker.imports.records import (
     SAVED_EVERY,
-    ImportId,
-    ImportRecords,
+    Work,
+    WorkId,
+    WorkRecords,
+    ended,
     is_over,
     producer_of,
-    with_failure,
     with_progress,
     with_state,
 )
+from seaweedq.broker.imports.write_lists import ListedUpload
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.publish.publisher import PreparedBatch, Producer, Publisher, PublishResult
 from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.uploads import rules
+from seaweedq.broker.uploads.payloads import REFUSALS
 from seaweedq.checks import reach
-from seaweedq.coordination.records import ImportProblem, ImportRecord
+from seaweedq.clock import Clock
+from seaweedq.coordination.records import ImportProblem, WriteRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     Damaged,
@@ -72,12 +81,12 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class ImportLost(Exception):
-    """Another broker works on the import, or its record is gone."""
+class WorkLost(Exception):
+    """Another broker works on it, or its record is gone."""
 
 
 class BrokerStopping(Exception):
-    """The broker is stopping, and does not wait for this import."""
+    """The broker is stopping, and does not wait for this work."""
 
 
 class FileRefused(Exception):
@@ -88,82 +97,117 @@ class FileRefused(Exception):
         self.problem = problem
 
 
-@dataclass
-class _Import:
-    """An import that runs here, with its record as this broker wrote it last. `now` is ahead of it by `unsaved`
-    batches, which are durable and not written yet. `writing` is held while `held` is behind the record."""
+class FilesOfWork(Protocol[Work]):
+    """The files of imports, or of writes. `kind` is in names of fail points and in the log. Each file has its `rows`
+    once the work is `running`."""
 
-    where: ImportId
-    held: Versioned[ImportRecord]
-    now: ImportRecord
+    kind: str
+
+    async def claim(self, where: WorkId, record: Work) -> Sequence[ListedUpload]:
+        """Returns the files of a work that is `checking`, all of them claimed. Raises the errors of a claim."""
+
+    async def find(self, where: WorkId, record: Work) -> Sequence[ListedUpload]:
+        """Returns the files of a work that is `running`."""
+
+    async def list_anew(self, where: WorkId, record: Work, files: Sequence[ListedUpload]) -> Work:
+        """Returns the record, that goes with these files, once their rows are counted."""
+
+    async def forget(self, where: WorkId, record: Work) -> None:
+        """Removes what the record has named, and names no more."""
+
+
+@dataclass
+class _Working(Generic[Work]):
+    """A work under way here, with its record as this broker wrote it last. `now` is ahead of it by `unsaved` batches,
+    which are durable and not written yet. `writing` is held while `held` is behind the record. `reader` has the one of
+    `files` at `at`."""
+
+    where: WorkId
+    held: Versioned[Work]
+    now: Work
     stopping: Stopping
     unsaved: int = 0
     waits: int = 0
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    files: Sequence[ListedUpload] = ()
+    reader: ImportReader | None = None
+    at: int = 0
 
     def waits_for(self, error: SeaweedqError) -> None:
-        """Logs why the import waits: at first, and for each SAID_EACH waits."""
+        """Logs why the work waits: at first, and for each SAID_EACH waits."""
         if self.waits % SAID_EACH == 0:
-            logger.warning("import %s waits after row %d: %s", self.where.upload_id, self.now.rows_done, error)
+            logger.warning("import %s waits after row %d: %s", self.where.name, self.now.rows_done, error)
         self.waits += 1
+
+    def place(self) -> tuple[int, int]:
+        """Returns the file of the next row, and the number of rows before it there."""
+        left = self.now.rows_done
+        for at, file in enumerate(self.files[:-1]):
+            if left < file.rows:
+                return at, left
+            left -= file.rows
+        return len(self.files) - 1, left
 
 
 @dataclass(frozen=True)
 class _PreparedRows:
-    """Rows that are ready to be appended; the budget holds `held_bytes` for them."""
+    """`count` rows that are ready to be appended, up to the sequence `last`; the budget holds `held_bytes` for them."""
 
     prepared: PreparedBatch
     count: int
+    last: int
     held_bytes: int
 
 
 @dataclass(frozen=True)
 class ReaderSetup:
-    """The function that starts the reader of a file, and the folder where copies of files may go."""
+    """The function that starts the reader of a file, the folder where copies of files may go, and the turns of those
+    who have a reader."""
 
     start: StartReader
     folder: Path
+    turns: asyncio.Semaphore
 
 
-class ImportRunner:
-    """Runs imports on a broker."""
+class WorkRunner(Generic[Work]):
+    """Runs imports, or writes, on a broker."""
 
     def __init__(
         self,
+        broker: str,
         catalog: Catalog,
-        records: ImportRecords,
+        clock: Clock,
+        records: WorkRecords[Work],
+        files: FilesOfWork[Work],
         publisher: Publisher,
         store: ObjectStore,
         budget: Budget,
         readers: ReaderSetup,
     ) -> None:
+        self._broker = broker
         self._catalog = catalog
+        self._clock = clock
         self._records = records
+        self._files = files
         self._publisher = publisher
         self._store = store
         self._budget = budget
         self._readers = readers
 
-    async def run(self, where: ImportId, held: Versioned[ImportRecord], stopping: Stopping) -> bool:
-        """Works on an import until it is over (True), or another broker has it or may have it. Raises TopicNotFound."""
-        work = _Import(where, held, held.record, stopping)
+    async def run(self, where: WorkId, held: Versioned[Work], stopping: Stopping) -> bool:
+        """Works until it is over (True), or another broker has it or may have it. Raises TopicNotFound."""
+        work = _Working(where, held, held.record, stopping)
         deaths = at = 0
         try:
             while not is_over(work.now) and not stopping.is_set():
                 try:
                     await self._once(work)
-                except SequenceOutOfOrder as error:
-                    if (reached := _reached(work.now, error)) > work.now.rows_done:
-                        logger.warning("import %s goes on behind row %d", where.upload_id, reached)
-                        await self._save(work, msgspec.structs.replace(work.now, rows_done=reached))
-                    else:
-                        await self._fail(work, _problem(error))
-                except (FileRefused, InvalidImport) as error:
+                except (FileRefused, InvalidImport, SequenceOutOfOrder, *REFUSALS) as error:
                     await self._fail(work, _problem(error))
                 except ReaderDied as error:
                     deaths = deaths + 1 if at == work.now.rows_done else 1
                     at = work.now.rows_done
-                    logger.warning("the reader of import %s failed: %s", where.upload_id, error)
+                    logger.warning("the reader of %s %s failed: %s", self._files.kind, where.name, error)
                     if deaths >= DEATHS:
                         refusal = InvalidImport(
                             f"the file's reader failed {deaths} times after row {at}: {error}", reason=str(error)
@@ -178,21 +222,41 @@ class ImportRunner:
             if not is_over(work.now):
                 with suppress(BrokerStopping):  # the number of durable rows, and that no broker works on it
                     await self._save(work, msgspec.structs.replace(work.now, broker=None))
-        except ImportLost:
-            logger.info("another broker continues the import of %s, or it was removed", where.upload_id)
+        except WorkLost:
+            logger.info("another broker continues the %s of %s, or it was removed", self._files.kind, where.name)
             return False
         return is_over(work.now)
 
-    async def _once(self, work: _Import) -> None:
-        """Continues an import to its end, with one reader; returns early if the broker is stopping."""
-        record, topic = work.now, self._topic(work.where)
-        file = await opened(self._store, record.name, record.size, record.sha256, self._readers.folder)
+    async def _once(self, work: _Working[Work]) -> None:
+        """Continues a work to its end, with one reader; returns early if the broker is stopping."""
+        self._topic(work.where)
+        checking = work.now.state == "checking"
+        if checking:
+            work.files = await self._files.claim(work.where, work.now)
+        else:
+            await self._records.back_up(work.where, work.held)
+            work.files = await self._files.find(work.where, work.now)
+        try:
+            if not checking:
+                await self._give(work, *work.place())
+            if not checking or await self._check(work):
+                await self._publish_all(work)
+        finally:
+            if work.reader is not None:
+                await work.reader.close()
+            work.reader = None
+
+    async def _give(self, work: _Working[Work], at: int, first_row: int = 0, check: bool = False) -> None:
+        """Gives the reader a file, from one of its rows on; starts it if there is none."""
+        record, topic, file = work.now, self._topic(work.where), work.files[at]
+        name = rules.object_name(work.where.topic, file.upload)
+        opened_file = await opened(self._store, name, file.size, file.sha256, self._readers.folder)
         try:
             job = Job(
                 record.format,
                 record.bare,
-                file,
-                record.size,
+                opened_file,
+                file.size,
                 topic.record.config.columns,
                 topic.record.config.format,
                 topic.record.config.key_field,
@@ -200,51 +264,62 @@ class ImportRunner:
                 record.max_message_bytes,
                 MEMORY_BYTES,
                 record.batch_rows,
-                record.state == "checking",
-                record.rows_done,
+                check,
+                first_row,
+                at == len(work.files) - 1,
             )
-            reader = await self._readers.start(job, topic.layout)
+            if work.reader is None:
+                work.reader = await self._readers.start(job, topic.layout)
+            else:
+                await work.reader.next_file(job)
         finally:
-            os.close(file)
-        try:
-            if record.state != "checking" or await self._check(work, reader):
-                await self._publish_all(work, reader)
-        finally:
-            await reader.close()
+            os.close(opened_file)
+        work.at = at
 
-    async def _check(self, work: _Import, reader: ImportReader) -> bool:
-        """Does steps 3 and 4. Returns False if the broker is stopping."""
-        while (message := await reader.next_message()).kind == "seen":
-            if work.stopping.is_set():
-                return False
-        _check_refused(message)
-        if message.kind != "checked":
-            raise ReaderDied(f"it sent {message.kind!r} instead of 'checked'")
-        reach("import.checked")
-        await self._save(work, with_state(work.now, "running", rows=message.rows))
-        reach("import.running")
-        await reader.request_rows()
+    async def _check(self, work: _Working[Work]) -> bool:
+        """Checks all files, and writes that the work is running. Returns False if the broker is stopping."""
+        counted = []
+        for at, file in enumerate(work.files):
+            await self._give(work, at, check=True)
+            assert work.reader is not None
+            while (message := await work.reader.next_message()).kind == "seen":
+                if work.stopping.is_set():
+                    return False
+            _check_refused(work, message)
+            if message.kind != "checked":
+                raise ReaderDied(f"it sent {message.kind!r} instead of 'checked'")
+            counted.append(msgspec.structs.replace(file, rows=message.rows))
+        self._reach("checked")
+        record = await self._files.list_anew(work.where, work.now, counted)
+        before, work.files = work.now, counted
+        await self._save(work, with_state(record, "running", rows=sum(file.rows for file in counted)))
+        await self._files.forget(work.where, before)
+        assert work.reader is not None
+        if len(counted) == 1:
+            await work.reader.request_rows()
+        else:
+            await self._give(work, 0)
         return True
 
-    async def _publish_all(self, work: _Import, reader: ImportReader) -> None:
-        """Does steps 5 to 7: while a batch is published the next one comes from the reader, which makes one more, and
+    async def _publish_all(self, work: _Working[Work]) -> None:
+        """Publishes all batches: while one is published the next one comes from the reader, which makes one more, and
         is prepared."""
-        coming = asyncio.create_task(self._coming(work, reader, work.now.rows_done))
+        coming = asyncio.create_task(self._coming(work, work.now.rows_done))
         try:
             while (batch := await coming) is not None:
-                coming = asyncio.create_task(self._coming(work, reader, work.now.rows_done + batch.count))
+                coming = asyncio.create_task(self._coming(work, work.now.rows_done + batch.count))
                 try:
                     if work.stopping.is_set():
                         return
-                    published = await self._publish(work, batch.prepared)
+                    published = await self._publish(work, batch)
                 finally:
                     self._budget.release(batch.held_bytes)
-                work.now = with_progress(work.now, published.count, published.appended)
+                work.now = with_progress(work.now, batch.count, published.appended)
                 work.unsaved += 1
-                reach("import.batch")
+                self._reach("batch")
                 if work.unsaved >= SAVED_EVERY:
                     await self._save(work, work.now)
-                    reach("import.progress")
+                    self._reach("progress")
         finally:
             coming.cancel()
             coming.add_done_callback(self._forgo)  # a topic's deletion cancels twice: also during this wait
@@ -254,24 +329,23 @@ class ImportRunner:
                 f"the file had {work.now.rows} rows when it was checked, but {work.now.rows_done} were read",
                 reason="it has changed",
             )
-        await self._save(work, with_state(work.now, "done", broker=None))
-        reach("import.done")
+        before = work.now
+        await self._save(work, ended(before, self._broker, self._clock.now_us()))
+        await self._files.forget(work.where, before)
 
     def _forgo(self, coming: "asyncio.Task[_PreparedRows | None]") -> None:
         """Releases the memory of a batch that nobody wants."""
         if not coming.cancelled() and not coming.exception() and (left := coming.result()):
             self._budget.release(left.held_bytes)
 
-    async def _coming(self, work: _Import, reader: ImportReader, first: int) -> _PreparedRows | None:
+    async def _coming(self, work: _Working[Work], first: int) -> _PreparedRows | None:
         """Returns the batch that begins at row `first`; None after the last one. Raises as the reader, FileRefused,
         BrokerStopping."""
-        message, rows = await reader.next_rows()
-        _check_refused(message)
+        rows = await self._next_rows(work)
         if rows is None:
-            if message.kind != "ended":
-                raise ReaderDied(f"it sent {message.kind!r} instead of rows")
             return None
-        producer = Producer(producer_of(work.where.upload_id), first)
+        name, sequence = producer_of(work.where.name, work.now)
+        producer = Producer(name, sequence + first)
         while True:
             with suppress(Overloaded):
                 self._budget.hold(rows.nbytes)
@@ -284,18 +358,36 @@ class ImportRunner:
         except BaseException:
             self._budget.release(rows.nbytes)
             raise
-        return _PreparedRows(prepared, rows.num_rows, rows.nbytes)
+        return _PreparedRows(prepared, rows.num_rows, producer.sequences(rows.num_rows).high, rows.nbytes)
 
-    async def _publish(self, work: _Import, batch: PreparedBatch) -> PublishResult:
-        """Publishes one batch, as often as it takes; each try knows the outcome of the earlier ones."""
+    async def _next_rows(self, work: _Working[Work]) -> pa.RecordBatch | None:
+        """Returns the rows of the next batch, of one file or of several; None behind the last one."""
+        while True:
+            assert work.reader is not None
+            message, rows = await work.reader.next_rows()
+            _check_refused(work, message)
+            if rows is not None:
+                return rows
+            if message.kind != "ended":
+                raise ReaderDied(f"it sent {message.kind!r} instead of rows")
+            if work.at == len(work.files) - 1:
+                return None
+            await self._give(work, work.at + 1)
+
+    async def _publish(self, work: _Working[Work], batch: _PreparedRows) -> PublishResult:
+        """Publishes one batch, as often as it takes; each try knows the outcome of the earlier ones. One below a
+        sequence that a table knows is durable: none begins before the one before is."""
         try:
-            return await self._repeat(work, lambda: self._publisher.append(self._topic(work.where), batch))
-        except SequenceOutOfOrder:
+            return await self._repeat(work, lambda: self._publisher.append(self._topic(work.where), batch.prepared))
+        except SequenceOutOfOrder as error:
             await self._check_held(work)
-            raise
+            if int(error.fields.get("newest", 0)) <= batch.last:
+                raise
+            logger.warning("%s %s goes on behind row %d", self._files.kind, work.where.name, batch.last)
+            return PublishResult(batch.count, (), True)
 
-    async def _repeat(self, work: _Import, step: Callable[[], Awaitable[T]]) -> T:
-        """Repeats a step until it works, or another broker has the import."""
+    async def _repeat(self, work: _Working[Work], step: Callable[[], Awaitable[T]]) -> T:
+        """Repeats a step until it works, or another broker has the work."""
         while True:
             try:
                 return await step()
@@ -304,33 +396,46 @@ class ImportRunner:
                 await self._check_held(work)
                 await _pause(work, PAUSE_S)
 
-    async def _check_held(self, work: _Import) -> None:
-        """Raises ImportLost if another broker has the import by now, and the errors of reading its record."""
+    async def _check_held(self, work: _Working[Work]) -> None:
+        """Raises WorkLost if another broker has the work by now, and the errors of reading its record."""
         async with work.writing:  # the next batch is prepared while progress is written
             found = await self._records.read(work.where)
             if found is None or found.revision != work.held.revision:
-                raise ImportLost
+                raise WorkLost
 
-    async def _save(self, work: _Import, record: ImportRecord) -> None:
-        """Writes the record, and waits while coordination is unavailable. Raises ImportLost, BrokerStopping."""
+    async def _save(self, work: _Working[Work], record: Work) -> None:
+        """Writes the record, and waits while coordination is unavailable; behind the step to another state also while
+        the store is. Raises WorkLost, BrokerStopping."""
         async with work.writing:
             while True:
                 try:
                     held = await self._records.write(work.where, work.held, record)
+                    if held is None:
+                        raise WorkLost
+                    if record.state != work.held.record.state:
+                        if record.state == "running":
+                            self._reach("running")
+                        elif record.state == "done":
+                            self._reach("done")
+                        await self._records.back_up(work.where, held)
                     break
                 except Unavailable as error:
                     work.waits_for(error)
                     await _pause(work, PAUSE_S)
-            if held is None:
-                raise ImportLost
             work.held, work.now, work.unsaved, work.waits = held, record, 0, 0
 
-    async def _fail(self, work: _Import, problem: ImportProblem) -> None:
-        logger.info("the import of %s has failed: %s", work.where.upload_id, problem.detail)
+    async def _fail(self, work: _Working[Work], problem: ImportProblem) -> None:
+        logger.info("the %s of %s has failed: %s", self._files.kind, work.where.name, problem.detail)
         with suppress(BrokerStopping):  # the broker that adopts it finds the same problem
-            await self._save(work, with_failure(work.now, problem))
+            before = work.now
+            await self._save(work, ended(before, self._broker, self._clock.now_us(), problem))
+            await self._files.forget(work.where, before)
 
-    def _topic(self, where: ImportId) -> Topic:
+    def _reach(self, step: str) -> None:
+        """Tells the fail points that a step of an import, or of a write, is done."""
+        reach(f"{self._files.kind}.{step}")
+
+    def _topic(self, where: WorkId) -> Topic:
         """Returns the topic as it is now. Raises TopicNotFound."""
         try:
             topic = self._catalog.topic(where.topic)
@@ -341,10 +446,12 @@ class ImportRunner:
         return topic
 
 
-def _check_refused(message: ReaderMessage) -> None:
+def _check_refused(work: _Working[Work], message: ReaderMessage) -> None:
     if message.kind == "refused":
         given = message.problem or ImportProblem("invalid-import", "the file is not taken")
         fields = given.fields if len(msgspec.json.encode(given.fields)) <= FIELDS_BYTES else {}
+        if isinstance(work.now, WriteRecord):
+            fields = {**fields, "upload_id": work.files[work.at].upload}
         raise FileRefused(ImportProblem(given.slug[:DETAIL], given.detail[:DETAIL], fields))
 
 
@@ -355,19 +462,13 @@ def _problem(error: Exception) -> ImportProblem:
     return ImportProblem(error.slug, error.detail, dict(error.fields))
 
 
-async def _pause(work: _Import, seconds: float) -> None:
+async def _pause(work: _Working[Work], seconds: float) -> None:
     """Waits before a repeat. Raises BrokerStopping."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await work.stopping.wait()
     if work.stopping.is_set():
         raise BrokerStopping
-
-
-def _reached(record: ImportRecord, error: SequenceOutOfOrder) -> int:
-    """Returns the first row of the batch that has the newest sequence which a producer table knows: all before it are
-    durable. A record that was brought back from a backup says less (broker/rebuild)."""
-    return int(error.fields.get("newest", 0)) // record.batch_rows * record.batch_rows
 
 
 async def opened(store: ObjectStore, name: str, size: int, sha256: str, folder: Path) -> int:

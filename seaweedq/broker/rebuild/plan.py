@@ -307,11 +307,11 @@ def _raise_counters(view: StateView, found: Found) -> None:
 
 def _keep_uploads(view: StateView, found: Found) -> dict[str, int]:
     """Has open uploads with an object, and those that an import has read, count as published: a message may name them
-    since. Returns their number by topic."""
+    since. Those of a write, which no message names, stay as they are. Returns their number by topic."""
     kept: dict[str, int] = {}
     for parts, held in list(view.of(keys.UPLOADS).items()):
         state = held.record.state
-        if state == "imported" or (state == "open" and parts in found.uploads):
+        if not held.record.write and (state == "imported" or (state == "open" and parts in found.uploads)):
             view.put(keys.UPLOADS, parts, replace(held.record, state="published"))
             kept[parts[0]] = kept.get(parts[0], 0) + 1
     return kept

@@ -7,6 +7,7 @@ broker.
 from collections.abc import Awaitable, Callable
 
 from seaweedq.broker.imports.importing import Importing
+from seaweedq.broker.imports.writing import Writing
 from seaweedq.broker.log.flusher import Log
 from seaweedq.broker.read.positions import TopicPositions
 from seaweedq.broker.reshape.reshaper import Reshaper
@@ -35,7 +36,7 @@ class TopicDeletion:
         positions: TopicPositions,
         log: Log,
         reshaper: Reshaper,
-        imports: Importing,
+        file_work: tuple[Importing, Writing],
         uploads: Uploads,
         check_generation: Callable[[], Awaitable[None]],
     ) -> None:
@@ -44,7 +45,7 @@ class TopicDeletion:
         self._positions = positions
         self._log = log
         self._reshaper = reshaper
-        self._imports = imports
+        self._file_work = file_work
         self._uploads = uploads
         self._check_generation = check_generation
 
@@ -58,7 +59,8 @@ class TopicDeletion:
             await self._admin.begin_delete(topic)
             await self._positions.close(topic, lambda: self.close(topic))
             await self._check_generation()  # from here on objects of the store go
-            await self._imports.remove_topic(topic)
+            for works in self._file_work:
+                await works.remove_topic(topic)
             await self._uploads.remove_topic(topic)
             await self._admin.finish_delete(topic)
 

@@ -30,7 +30,7 @@ from seaweedq.coordination.interface import Compare, Coordination, Entry, Put, e
 from seaweedq.coordination.records import UploadRecord
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import NotReady, TooManyUploads, UploadNotFound
-from seaweedq.storage.interface import PayloadStore
+from seaweedq.storage.interface import ObjectStore, PayloadStore
 
 PAGE = 200  # records read at a time
 COUNTED = 1000  # by a count, at a time: 5 ms
@@ -189,13 +189,13 @@ async def clear(store: PayloadStore, record: UploadRecord) -> None:
     await store.delete(record.name)
 
 
-async def clear_folder(store: PayloadStore, topic: str, below: int) -> int:
-    """Deletes a topic's payloads of all incarnations below one, a page at a time. Returns their number. Objects with
-    other names stay."""
+async def clear_folder(store: ObjectStore, topic: str, below: int, root: str = rules.FOLDER) -> int:
+    """Deletes a topic's payloads of all incarnations below one, or the objects of such names below another `root`, a
+    page at a time. Returns their number. Objects with other names stay."""
     gone, after = 0, ""
-    while names := await store.list(rules.folder(topic), after, PAGE):
+    while names := await store.list(rules.folder(topic, root), after, PAGE):
         after = names[-1]
-        uploads = {name: rules.id_of(topic, name) for name in names}
+        uploads = {name: rules.id_of(topic, name, root) for name in names}
         found = {name: rules.incarnation_of(upload) for name, upload in uploads.items() if upload}
         doomed = [name for name, incarnation in found.items() if incarnation is not None and incarnation < below]
         for start in range(0, len(doomed), AT_ONCE):

@@ -63,23 +63,24 @@ def date_of(upload: str) -> str:
     return upload[:8]
 
 
-def folder(topic: str) -> str:
-    """Returns the prefix of the names of a topic's payloads, whatever the incarnation."""
-    return f"{FOLDER}{topic}/"
+def folder(topic: str, root: str = FOLDER) -> str:
+    """Returns the prefix of the names of a topic's payloads, whatever the incarnation; below another `root` other
+    objects have names of that form."""
+    return f"{root}{topic}/"
 
 
-def object_name(topic: str, upload: str) -> str:
+def object_name(topic: str, upload: str, root: str = FOLDER) -> str:
     """Returns the name of an upload's object. Raises ValueError if `upload` is no id."""
     found = _ID.fullmatch(upload)
     if found is None:
         raise ValueError(f"{upload!r} is not the id of an upload")
-    return f"{folder(topic)}{found['date']}/{upload}"
+    return f"{folder(topic, root)}{found['date']}/{upload}"
 
 
-def id_of(topic: str, name: str) -> str | None:
+def id_of(topic: str, name: str, root: str = FOLDER) -> str | None:
     """Returns the upload whose object has that name; None if it is no payload of the topic."""
     upload = name.rpartition("/")[2]
-    return upload if _ID.fullmatch(upload) and object_name(topic, upload) == name else None
+    return upload if _ID.fullmatch(upload) and object_name(topic, upload, root) == name else None
 
 
 def check_size(size: int, config: TopicConfig, settings: Settings) -> None:

@@ -25,6 +25,8 @@ NAMES = {
     "upload": "u",
     "principal": "p",
     "token": "0",
+    "writer": "w",
+    "number": "0",
 }
 KEPT = [
     (method, path.format(**NAMES).replace("*", "status"))

@@ -34,9 +34,17 @@ async def http(tmp_path: Path) -> AsyncIterator[Http]:
 async def test_an_existing_name_is_answered_as_a_missing_one(http: Http) -> None:
     uploads, nonce = "/v1/topics/t1/uploads", SystemIds().nonce()
     upload = (await http("POST", uploads, http.admin, json={"size": 3})).json()
+    named = {"uploads": [upload["upload_id"]], "format": "arrow"}
+    await http("PUT", "/v1/topics/t1/writes/w1/1?wait_s=0", http.admin, json=named)
     await http.principal("nothing", [])
-    there = {**THERE, "upload": upload["upload_id"], "token": id_of(await http.token(principal="p"))}
-    missing = {**MISSING, "upload": f"20260131-0-{nonce}", "token": nonce[:16]}
+    there = {
+        **THERE,
+        "writer": "w1",
+        "number": "1",
+        "upload": upload["upload_id"],
+        "token": id_of(await http.token(principal="p")),
+    }
+    missing = {**MISSING, "writer": "w2", "number": "2", "upload": f"20260131-0-{nonce}", "token": nonce[:16]}
     shown = [None, await http.token(principal="nothing"), http.admin[:-1] + "x"]
     tried = 0
     for method, path, rule in ROUTES:

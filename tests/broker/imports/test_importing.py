@@ -20,7 +20,7 @@ import pytest
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.imports.importing import Importing
 from seaweedq.broker.imports.reader_process import ReaderProcess
-from seaweedq.broker.imports.records import ImportId
+from seaweedq.broker.imports.records import WorkId
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records import TopicConfig
@@ -217,10 +217,10 @@ async def counted(broker: Broker) -> int:
     return sum(segment.end for segment in topic.opened.values())
 
 
-async def shared_import(broker: Broker, upload: str) -> ImportId:
+async def shared_import(broker: Broker, upload: str) -> WorkId:
     """An import whose record is there, with nobody at work."""
     topic = inside.topic(broker, "t")
-    where = ImportId.from_topic(topic, upload)
+    where = WorkId.from_topic(topic, upload)
     await privates.create(inside.imports(broker))(topic, where, "parquet", False)
     return where
 
@@ -230,7 +230,7 @@ async def test_all_rows_are_taken_once(broker):
     importing = privates.runner(inside.imports(broker))
     held = await privates.records(inside.imports(broker)).read(where)
     await asyncio.gather(*(importing.run(where, held, asyncio.Event()) for _ in range(2)))
-    found = await inside.imports(broker).show(inside.topic(broker, "t"), where.upload_id)
+    found = await inside.imports(broker).show(inside.topic(broker, "t"), where.name)
     # whoever lost the race for the record has stopped; the other one has brought it to its end
     assert (found.state, found.rows_done, sum(one.count for one in found.segments)) == ("done", SHARED, SHARED)
     assert await counted(broker) == SHARED
@@ -249,7 +249,7 @@ async def test_one_that_is_behind_takes_nothing(broker):
     assert await counted(broker) == SHARED
     await importing.run(where, old, asyncio.Event())
     assert await counted(broker) == SHARED
-    assert (await inside.imports(broker).show(inside.topic(broker, "t"), where.upload_id)).state == "done"
+    assert (await inside.imports(broker).show(inside.topic(broker, "t"), where.name)).state == "done"
 
 
 async def test_what_was_taken_in_part_is_completed(broker, monkeypatch):
@@ -290,6 +290,6 @@ async def test_who_parts_lets_go_and_the_next_one_goes_on(broker):
     assert await counted(broker) == left.record.rows_done < SHARED
     imports: Importing = inside.imports(broker)
     await imports.adopt()
-    told = await imports.wait(inside.topic(broker, "t"), where.upload_id, 60)
+    told = await imports.wait(inside.topic(broker, "t"), where.name, 60)
     assert (told.state, told.rows_done) == ("done", SHARED)
     assert await counted(broker) == SHARED

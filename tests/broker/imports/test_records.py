@@ -84,7 +84,7 @@ def test_states(state, to):
 
 
 def test_one_that_has_failed_is_nobodys_and_says_why():
-    failed = records.with_failure(RECORD, ImportProblem("invalid-import", "why"))
+    failed = records.ended(RECORD, "b", 5, ImportProblem("invalid-import", "why"))
     assert (failed.state, failed.broker, failed.problem.detail) == ("failed", None, "why")
 
 

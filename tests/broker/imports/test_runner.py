@@ -16,7 +16,7 @@ from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.imports import runner as importing
 from seaweedq.broker.imports.reader_process import ReaderDied, ReaderProcess
-from seaweedq.broker.imports.records import ImportId
+from seaweedq.broker.imports.records import WorkId
 from seaweedq.broker.publish.publisher import Producer, PublishResult
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemIds
@@ -169,7 +169,7 @@ async def test_what_is_taken_while_its_segment_is_split_is_taken_once(broker):
     await check_all_once(broker, topic, found[-1])
 
 
-async def begun(broker: Broker, data: bytes | None = None) -> ImportId:
+async def begun(broker: Broker, data: bytes | None = None) -> WorkId:
     """An import of `numbered(ROWS)`, or of these bytes; its record is there, with nobody at work."""
     topic = inside.topic(broker, "t")
     if data is None:
@@ -182,7 +182,7 @@ async def begun(broker: Broker, data: bytes | None = None) -> ImportId:
 
     upload, _ = await inside.uploads(broker).create(topic, len(data), "x/y", None, None)
     await inside.uploads(broker).receive(topic, upload, chunks())
-    where = ImportId.from_topic(topic, upload)
+    where = WorkId.from_topic(topic, upload)
     await privates.create(inside.imports(broker))(topic, where, "parquet", False)
     return where
 
@@ -203,7 +203,7 @@ class Run:
             await todo()
         return await self._take(topic, prepared)
 
-    async def run(self, where: ImportId) -> bool:
+    async def run(self, where: WorkId) -> bool:
         """Work on it: whether it is over."""
         held = await privates.records(inside.imports(self.broker)).read(where)
         return await privates.runner(inside.imports(self.broker)).run(where, held, self.stopping)
@@ -223,7 +223,7 @@ async def test_one_that_ends_leaves_no_bytes(broker, work):
     where = await begun(broker)
     assert await work.run(where)
     work.check_nothing_left()
-    shown = await inside.imports(broker).show(inside.topic(broker, "t"), where.upload_id)
+    shown = await inside.imports(broker).show(inside.topic(broker, "t"), where.name)
     assert (shown.state, shown.rows_done) == ("done", ROWS)
     assert len(work.held) == ROWS // BATCH
     numbers = [message["value"]["n"] for message in await read(broker, 0)]
@@ -239,7 +239,7 @@ async def test_one_that_fails_leaves_no_bytes(broker, work):
     where = await begun(broker)
     assert await work.run(where)
     work.check_nothing_left()
-    assert (await inside.imports(broker).show(inside.topic(broker, "t"), where.upload_id)).state == "failed"
+    assert (await inside.imports(broker).show(inside.topic(broker, "t"), where.name)).state == "failed"
 
 
 async def test_one_that_is_parted_with_leaves_no_bytes(broker, work):
@@ -390,7 +390,7 @@ async def test_places_that_an_import_tells_are_its_rows_also_over_a_split(broker
     assert await work.run(where)
     work.check_nothing_left()
     topic = inside.topic(broker, "t")
-    shown = await inside.imports(broker).show(topic, where.upload_id)
+    shown = await inside.imports(broker).show(topic, where.name)
     assert len(shown.segments) == 3
     newest: dict[str, int] = {}
     for part in shown.segments:

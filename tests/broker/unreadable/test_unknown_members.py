@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from seaweedq.broker.imports.records import ImportId
+from seaweedq.broker.imports.records import WorkId
 from seaweedq.broker.reshape.intents import Ends, NewSegment, commit, finish, new_intent, plan, undo
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_quota import Counts
@@ -17,7 +18,14 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Entry, Put, read_all
 from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.records import ClusterRecord, ImportRecord, SegmentRecord, TopicConfig, TopicRecord
+from seaweedq.coordination.records import (
+    ClusterRecord,
+    ImportRecord,
+    SegmentRecord,
+    TopicConfig,
+    TopicRecord,
+    WriteRecord,
+)
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.levels import DRAFT
 from seaweedq.segments.keyrange import KEY_SPACE
@@ -124,11 +132,15 @@ async def test_members_survive_every_writer(tmp_path: Path) -> None:
                 (await ask("POST", "/uploads", 201, {"size": 2, "content_type": "a/b"}))["upload_id"] for _ in range(2)
             ]
             for broker in together.brokers:
-                inside.imports(broker).begin_stop()  # nobody but this test works on the import
+                for works in (inside.imports(broker), inside.writes(broker)):
+                    works.begin_stop()  # nobody but this test works on the import and the write
             imports = privates.records(inside.imports(one))
-            where = ImportId.from_topic(topic, uploads[0])
+            where = WorkId.from_topic(topic, uploads[0])
             record = ImportRecord("arrow", False, "n", 1, "s", 0, 2**60, 1, 1, one.id)
             await imports.create(topic, where, record)
+            writes, writer = privates.records(inside.writes(one)), WorkId.from_topic(topic, "w")
+            write = WriteRecord(1, "arrow", False, 1, "s", "n", False, 0, 1, 1, "n", 0, one.id)
+            await writes.create(topic, writer, write)
             principal = {"grants": [{"actions": ["read"], "topics": ["t"]}]}
             assert (await http.put("/v1/principals/p", json=principal)).status_code == 201
             await mark_all(together)
@@ -139,6 +151,9 @@ async def test_members_survive_every_writer(tmp_path: Path) -> None:
             assert held
             held = await imports.write(where, held, record.__class__("arrow", False, "n", 1, "s", 0, 2**60, 1, 1, None))
             assert held
+            held_write = await writes.read(writer)
+            assert held_write
+            assert await writes.write(writer, held_write, msgspec.structs.replace(write, broker=None))
             await one.process.store.payloads.receive(
                 (await inside.uploads(one).find(topic, uploads[0])).record.name, _bytes(), 2, None
             )

@@ -73,6 +73,7 @@ ALIKE = {
     keys.COUNTERS,
     keys.UPLOADS,
     keys.IMPORTS,
+    keys.WRITES,
     keys.GROWTH,
     keys.RETENTION,
     keys.REWINDS,

@@ -30,6 +30,7 @@ KINDS = {
     "Subscription": Kind(keys.SUBSCRIPTIONS, lambda record: record.state),
     "Upload": Kind(keys.UPLOADS, lambda record: record.state),
     "Import": Kind(keys.IMPORTS, lambda record: record.state),
+    "Write": Kind(keys.WRITES, lambda record: record.state),
 }
 
 

@@ -15,6 +15,7 @@ import httpx
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster.suspecting import OwnRevocations
+from seaweedq.broker.imports.reader_process import StartReader, no_reader
 from seaweedq.broker.rpc.client import Headers, Peers, Relayed, Request, Secured
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
@@ -75,6 +76,7 @@ class InLoop:
         self.apps: dict[str, Application] = {}
         self.peer_apps: dict[str, Any] = {}  # what answers at ports for brokers, by URL
         self.peer_ports = False  # whether those that begin have one
+        self.import_reader: StartReader = no_reader
         self.brokers: list[Broker] = []
         self.refusing: set[str] = set()  # URLs at which nobody seems to listen
         self.silent: set[str] = set()  # URLs at which nobody answers
@@ -97,7 +99,7 @@ class InLoop:
         secret = self.secret
         peers = DirectPeers(ChainMap(self.apps, self.peer_apps), self.refusing, self.silent)
         made = environment(
-            settings, self.store, self.coordination, url, peers, secret, machine=self.machine, revoked=revoked
+            settings, self.store, self.coordination, url, peers, secret, self.import_reader, self.machine, revoked
         )
         if self.peer_ports:
             made = replace(made, peer_url=peer_url_of(url))
@@ -148,11 +150,14 @@ async def in_loop(
     store: MemoryStore | None = None,
     peer_ports: bool = False,
     level: int | None = None,
+    import_reader: StartReader = no_reader,
+    machine: Machine | None = None,
     **settings: Any,
 ) -> AsyncIterator[InLoop]:
     """`count` brokers that see one another; all are stopped at the end. `level`: that of their cluster, if it is not
     the highest one that they read."""
-    together = InLoop(folder, store or MemoryStore(), settings)
+    together = InLoop(folder, store or MemoryStore(), settings, machine)
+    together.import_reader = import_reader
     together.peer_ports = peer_ports
     if level is not None:
         record = ClusterRecord.new("c", level)

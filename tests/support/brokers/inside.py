@@ -15,6 +15,7 @@ from seaweedq.broker.cluster.revoker import Revoker
 from seaweedq.broker.cluster.suspecting import Prober, Responder
 from seaweedq.broker.context import ClusterView
 from seaweedq.broker.imports.importing import Importing
+from seaweedq.broker.imports.writing import Writing
 from seaweedq.broker.load import Histories, Loads, Reports
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.flusher import Flusher, Log
@@ -148,6 +149,10 @@ def deletion(broker: Broker) -> TopicDeletion:
 
 def imports(broker: Broker) -> Importing:
     return broker.importing
+
+
+def writes(broker: Broker) -> Writing:
+    return broker.writing
 
 
 def autoscaler(broker: Broker) -> Autoscaler:
