@@ -4,18 +4,20 @@ A record is accepted, refused or skipped, and named by its file and line unless 
 reference. Stderr says if no broker accepts anything for long.
 """
 
+import re
 import sys
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -231,6 +233,7 @@ EXAMPLES = """Examples: seaweedq publish events '{"n": 1}' · seaweedq publish e
 seaweedq publish flights flights.csv --key-field carrier ·
 seaweedq publish logs app.ndjson --skip-invalid ·
 echo '{"key": "a", "value": 1}' | seaweedq publish events --envelope ·
+seaweedq publish events --count 1000 --rate 50 '{"n": {{n}}, "id": "{{uuid}}"}' ·
 seaweedq publish films --file one.mp4 --file two.mp4 --key mine"""
 
 Source = Annotated[
@@ -252,6 +255,13 @@ WholeFiles = Annotated[
     typer.Option("--file", exists=True, dir_okay=False, help="Publish a file of any size as one message. Repeatable."),
 ]
 FileKey = Annotated[str | None, typer.Option(help="The key of the messages of --file.")]
+Count = Annotated[
+    int | None,
+    typer.Option(min=1, help="Publish FILE, a message, this often; {{n}}, {{uuid}} and {{time}} in it are filled in."),
+]
+Rate = Annotated[
+    float | None, typer.Option(min=0.001, help="Messages per second at most; by default as fast as possible.")
+]
 ContentType = Annotated[str | None, typer.Option(help="Media type of each --file; by default from its suffix.")]
 
 INTERRUPTED = 130  # the exit code of a program that SIGINT ended, by the convention of shells
@@ -281,6 +291,8 @@ def publish(
     envelope: Envelope = False,
     skip_invalid: SkipInvalid = False,
     batch: BatchSize = None,
+    count: Count = None,
+    rate: Rate = None,
     files: WholeFiles = None,
     key: FileKey = None,
     content_type: ContentType = None,
@@ -291,10 +303,19 @@ def publish(
 
     The first record that is no valid message ends it, and is named by its line; those before it stay published.
 
+    With --count, FILE is a message that is published many times: {{n}} is its number, from 1, {{uuid}} a random UUID,
+    {{time}} the time in UTC. Text that is not JSON is published as a string.
+
     With --file instead, publish each file as a whole: its bytes go to the store, and the message refers to them.
     """
     if files:
-        of_records = {"FILE": file, "--input-format": input_format, "--key-field": key_field, "--batch": batch}
+        of_records: dict[str, Any] = {
+            "FILE": file,
+            "--input-format": input_format,
+            "--key-field": key_field,
+            "--batch": batch,
+        }
+        of_records |= {"--count": count, "--rate": rate}
         _refuse(
             {**of_records, "--envelope": envelope or None, "--skip-invalid": skip_invalid or None},
             "the option is only for records, but --file sends whole files",
@@ -306,7 +327,13 @@ def publish(
         {"--key": key, "--content-type": content_type},
         "the option is only for --file; for records use --key-field or --envelope",
     )
-    message = _message(file)
+    if count:
+        if file is None or file == "-":
+            raise typer.BadParameter("it needs FILE, a message such as '{\"n\": {{n}}}'", param_hint="--count")
+        _refuse({"--input-format": input_format}, "the option is only for files, but --count repeats a message")
+        message: bytes | None = fill(file, 1, as_text=(as_text := not is_json(file)))
+    else:
+        message, as_text = _message(file), False
     path = None if message else _existing(file)
     if input_format is not None and input_format not in list(InputFormat):
         raise typer.BadParameter(
@@ -322,9 +349,70 @@ def publish(
     if message is None and path is None and sys.stdin.isatty():
         what = "message" if envelope else "value"
         typer.echo(f"reads messages from the terminal, one JSON {what} a line; end with Ctrl-D", err=True)
-    _publish_records(
-        topic, path or message, format, _RecordOptions(envelope, key_field, skip_invalid), batch, output, url
-    )
+    source = Repeated(file, count, as_text) if count and file else path or message
+    options = _RecordOptions(envelope, key_field, skip_invalid)
+    _publish_records(topic, source, format, options, batch, rate, output, url)
+
+
+_PLACEHOLDER = re.compile(r"\{\{\s*(\w*)\s*\}\}")
+_FILLED: dict[str, Callable[[int], str]] = {
+    "n": str,
+    "uuid": lambda number: str(uuid.uuid4()),
+    "time": lambda number: datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+}
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A message that is published `count` times; `as_text`: as a string, since it is no JSON."""
+
+    template: str
+    count: int
+    as_text: bool
+
+    def records(self) -> Iterator[tuple[int, Any]]:
+        """Yields its messages, each with its number, from 1."""
+        import msgspec
+
+        for number in range(1, self.count + 1):
+            yield number, msgspec.Raw(fill(self.template, number, self.as_text))
+
+
+def fill(template: str, number: int, as_text: bool) -> bytes:
+    """Returns the JSON of one message. Raises BadParameter for a placeholder that is not known."""
+    import msgspec
+
+    def found(place: "re.Match[str]") -> str:
+        if place[1] not in _FILLED:
+            known = ", ".join("{{" + name + "}}" for name in _FILLED)
+            raise typer.BadParameter(f"unknown placeholder {place[0]}: use {known}", param_hint="FILE")
+        return _FILLED[place[1]](number)
+
+    text = _PLACEHOLDER.sub(found, template)
+    return msgspec.json.encode(text) if as_text else text.encode()
+
+
+def is_json(template: str) -> bool:
+    """Tells whether the messages are JSON. Raises BadParameter for a template that begins as JSON, and is none."""
+    import msgspec
+
+    try:
+        checked(msgspec.Raw(fill(template, 1, as_text=False)))
+        return True
+    except BadRecord as error:
+        if re.match(r'\s*(\{\s*"|\[|")', template):
+            raise typer.BadParameter(f"{template[:80]!r} as a message {error}", param_hint="FILE") from None
+        return False
+
+
+def paced(found: Iterator[tuple[int, Any]], rate: float | None) -> Iterator[tuple[int, Any]]:
+    """Yields the records, `rate` each second at most."""
+    next_s = time.monotonic()
+    for record in found:
+        if rate:
+            time.sleep(max(0.0, next_s - time.monotonic()))
+            next_s = max(next_s, time.monotonic() - 1) + 1 / rate
+        yield record
 
 
 def _message(given: str | None) -> bytes | None:
@@ -365,17 +453,18 @@ def _existing(given: str | None) -> Path | None:
 
 def _publish_records(
     topic: str,
-    source: Path | bytes | None,
+    source: Path | bytes | Repeated | None,
     format: InputFormat,
     options: _RecordOptions,
     batch: int | None,
+    rate: float | None,
     output: str,
     url: str,
 ) -> None:
-    """Publishes the records of a file, of a text (bytes), or of stdin (None)."""
+    """Publishes the records of a file, of a text (bytes), of a message that is repeated, or of stdin (None)."""
     started_s = time.monotonic()
     with ExitStack() as stack:
-        name, opened = _opened(source, stack)
+        name, found = _found(source, format, stack)
         client = stack.enter_context(connect(url))
         with suppress(TopicNotFound):  # brokers may create it; without any broker it fails at once, the producer late
             client.segments(topic)
@@ -384,7 +473,7 @@ def _publish_records(
         publication = Publication(producer, name, options.skip_invalid)
         stack.enter_context(watched(publication, _acknowledged_bar(stack)))
         try:
-            for place, record in records(opened, format):
+            for place, record in paced(found, rate):
                 publication.send(place, partial(options.arguments, record))
             publication.flush()
         except (SeaweedqError, OSError):
@@ -409,10 +498,16 @@ def _publish_records(
     say_done(output, told, topic=topic, complete=True, **facts)
 
 
-def _opened(source: Path | bytes | None, stack: ExitStack) -> tuple[str, BinaryIO]:
+def _found(
+    source: Path | bytes | Repeated | None, format: InputFormat, stack: ExitStack
+) -> tuple[str, Iterator[tuple[int, Any]]]:
+    """Returns the name of a source, and its records."""
+    if isinstance(source, Repeated):
+        return "FILE", source.records()
     if isinstance(source, bytes):
-        return "FILE", BytesIO(source)
-    return (source.name, stack.enter_context(source.open("rb"))) if source else ("stdin", sys.stdin.buffer)
+        return "FILE", records(BytesIO(source), format)
+    file = stack.enter_context(source.open("rb")) if source else sys.stdin.buffer
+    return source.name if source else "stdin", records(file, format)
 
 
 def _refuse(options: dict[str, Any], reason: str) -> None:

@@ -1,15 +1,20 @@
 """First messages: one on the command line, some typed at a terminal, and a pull of what was there before."""
 
+import json
 import os
 import pty
 import subprocess
 import sys
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from seaweedq import Client
 from seaweedq.cli.main import app
+from seaweedq.cli.publish import paced
 from tests.support.processes.broker_process import BrokerProcess
 
 AT_THE_END = "is new and begins at the end of the topic"
@@ -34,9 +39,44 @@ def test_an_argument_that_is_json_is_the_message(real_broker: BrokerProcess, rea
     assert [message.key for message in real_client.fetch("said", 0, 4).messages] == ["ada", "bob"]
 
 
+@pytest.mark.process
+def test_a_message_that_is_repeated_has_its_number_and_ids(real_broker: BrokerProcess, real_client: Client) -> None:
+    given = '{"n": {{n}}, "id": "{{ uuid }}", "at": "{{time}}"}'
+    shown = run(real_broker, "publish", "many", "--count", "1500", given, "-o", "json").stdout
+    assert json.loads(shown)["messages"] == 1500
+    found = [value for value in values(real_client, "many") if isinstance(value, dict)]
+    assert [value["n"] for value in found] == list(range(1, len(found) + 1))
+    assert len({UUID(value["id"]) for value in found}) == len(found) >= 100
+    assert all(datetime.fromisoformat(value["at"]).utcoffset() == timedelta(0) for value in found)
+    run(real_broker, "publish", "texts", "--count", "2", "{{n}} of {{n}}")
+    assert values(real_client, "texts") == ["1 of 1", "2 of 2"]
+    run(real_broker, "publish", "keyed", "--count", "2", '{"key": "k{{n}}", "value": {{n}}}', "--envelope")
+    assert [message.key for message in real_client.fetch("keyed", 0, 0).messages] == ["k1", "k2"]
+
+
+def test_records_come_at_their_rate_and_make_up_for_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, slept = [100.0], []
+
+    def sleep(wait_s: float) -> None:
+        slept.append(round(wait_s, 3))
+        now_s[0] += wait_s
+
+    monkeypatch.setattr("seaweedq.cli.publish.time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep))
+    for place, _ in paced(iter([(n, None) for n in range(6)]), 2.0):
+        if place == 2:
+            now_s[0] += 60  # a broker that was away
+    assert slept == [0.0, 0.5, 0.5, 0.0, 0.0, 0.0]
+    assert list(paced(iter([(1, "a")]), None)) == [(1, "a")]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
+        (["--count", "3"], "it needs FILE, a message such as"),
+        (["--count", "3", "{{nope}}"], "unknown placeholder {{nope}}: use {{n}}, {{uuid}}, {{time}}"),
+        (["--count", "3", '{"n": {{n}}'], "as a message not JSON"),
+        (["--count", "0", "{{n}}"], "must be at least 1"),
+        (["--count", "3", "--input-format", "csv", "{{n}}"], "only for files"),
         (['{"a":1'], "'{\"a\":1' is no file, and as a message not JSON (cut off)"),
         (["a=1"], "'a=1' does not exist; a message is JSON, such as '{\"a\": 1}'"),
         (["x" * 5000], "does not exist; a message is JSON"),
