@@ -23,6 +23,7 @@ from rich.table import Table
 
 from seaweedq.cli.child_process import Broker, end_on_signals, free_port
 from seaweedq.cli.shared.common import CLIENT_S, calling
+from seaweedq.cli.shared.output import sparkline
 from seaweedq.client import Client
 from seaweedq.client.core.calls import call, topic_path
 from seaweedq.errors import ClientError, ServerProblem
@@ -36,7 +37,6 @@ PARTS = 4
 CHECK = f"SELECT count(*), count(DISTINCT value->>'order') FROM {TOPIC}"
 _TICK_S = 0.1
 _BUFFER_BYTES = 4 * 1024 * 1024  # little waits in memory: the kill hits messages that are under way
-_BARS = "▁▂▃▄▅▆▇█"
 _ITEMS = ("coffee", "tea", "bread", "jam", "honey", "milk", "rice", "salt")
 
 
@@ -50,12 +50,6 @@ def orders(randomness: random.Random) -> Iterator[dict[str, Any]]:
             "item": _ITEMS[int(randomness.random() * 8)],
             "total": int(randomness.random() * 9_900) + 100,
         }
-
-
-def sparkline(rates: "deque[float]") -> str:
-    """Returns a bar for each rate, the highest one full."""
-    most = max(rates, default=0) or 1
-    return "".join(_BARS[min(7, int(rate / most * 7.99))] for rate in rates)
 
 
 class Story:

@@ -50,7 +50,7 @@ _COMMANDS = {
     "Topics": {
         "topic": _Command("topic.topic", "app", "Create, change, show and delete topics; change their segments."),
         "top": _Command("top", "top", "Show the busiest topics and segments, live."),
-        "subscription": _Command("subscription", "app", "Create, show, seek, pause and delete them."),
+        "subscription": _Command("subscription", "app", "Create, show, watch, seek, pause and delete them."),
         "dead-letters": _Command("dead_letters", "app", "List dead letters, and publish them again."),
     },
     "Messages": {

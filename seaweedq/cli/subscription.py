@@ -1,13 +1,46 @@
-"""`seaweedq subscription`: create, list, show, seek, pause, resume, delete; tables of subscriptions and their lag."""
+"""`seaweedq subscription`: create, list, show, watch, seek, pause, resume, delete; tables of subscriptions and their
+lag."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, duration, place, printable, run, say
-from seaweedq.cli.shared.output import JSON, TABLE, Column, Output, columns, say_done, say_json, say_page, say_table
+from seaweedq.cli.shared.common import (
+    DEFAULT_URL,
+    PLACES,
+    Topic,
+    Url,
+    complain,
+    connect,
+    duration,
+    one_line,
+    place,
+    printable,
+    run,
+    say,
+)
+from seaweedq.cli.shared.output import (
+    JSON,
+    TABLE,
+    Column,
+    Output,
+    columns,
+    drawing,
+    say_done,
+    say_json,
+    say_page,
+    say_table,
+    sparkline,
+)
+from seaweedq.errors import ConnectionFailed, Unavailable
+
+if TYPE_CHECKING:
+    from seaweedq.client import Client
 
 LISTED = columns(
     "name, mode, state, messages, behind, in flight, consumers", numbers="messages, behind, in flight, consumers"
@@ -61,9 +94,7 @@ def _text(value: Any) -> str:
     return "" if value is None else printable(str(value))
 
 
-app = typer.Typer(
-    no_args_is_help=True, help="Create, list, show, seek, pause, resume and delete subscriptions; show their lag."
-)
+app = typer.Typer(no_args_is_help=True, help="Create, list, show, watch, seek, pause, resume and delete subscriptions.")
 Name = Annotated[str, typer.Argument(help="Name of the subscription.", show_default=False)]
 CREATE = """Examples: seaweedq subscription create flights billing --start earliest ·
 seaweedq subscription create flights mails --mode keyed --backoff-s 1s --backoff-s 1m --max-attempts 5
@@ -188,6 +219,82 @@ def resume(topic: Topic, name: Name, output: Output = TABLE, url: Url = DEFAULT_
     with connect(url) as client:
         client.update_subscription(topic, name, paused=False)
     say_done(output, f"subscription {name} of topic {topic} delivers again", topic=topic, name=name, paused=False)
+
+
+@app.command(epilog="Example: seaweedq subscription watch flights billing --every-s 5")
+def watch(
+    topic: Topic,
+    name: Name,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
+    every_s: Annotated[float, duration("Refresh interval.", 0.2)] = 1.0,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Show a subscription's lag, live: how far it is behind, how fast it acks, and when it will have caught up.
+
+    Runs until Ctrl-C. Without a terminal it prints a line each time.
+    """
+    from rich.live import Live
+    from rich.text import Text
+
+    from seaweedq.cli.shared.process import Interrupts
+
+    console, behind = drawing(), deque[float](maxlen=60)
+    with ExitStack() as stack:
+        client = stack.enter_context(connect(url))
+        looks = stack.enter_context(Interrupts()).until_stopped(_looks(client, topic, name, every_s))
+        is_live = console.is_terminal and output != JSON and not once
+        live = stack.enter_context(Live(console=console, auto_refresh=False)) if is_live else None
+        before: Look | None = None
+        for look in looks:
+            if isinstance(look, str):
+                complain(look)
+            elif output == JSON:
+                say_json({"time": datetime.now(UTC), "topic": topic, "name": name, **look.found["lag_total"]})
+            else:
+                behind.append(look.found["lag_total"]["messages"])
+                line = f"{datetime.now():%H:%M:%S}  {told(look, before)}"
+                if live:
+                    live.update(Text(f"{line}  {sparkline(behind)}"), refresh=True)
+                else:
+                    say(line)
+                before = look
+            if once:
+                break
+
+
+class Look(NamedTuple):
+    """A subscription as it was shown at a time of the monotonic clock, in seconds."""
+
+    at_s: float
+    found: Mapping[str, Any]
+
+
+def _looks(client: "Client", topic: str, name: str, every_s: float) -> Iterator[Look | str]:
+    """Yields the subscription at once, and again and again; or the error of a look that may be repeated."""
+    yield Look(time.monotonic(), client.subscription(topic, name))
+    while True:
+        time.sleep(every_s)
+        try:
+            yield Look(time.monotonic(), client.subscription(topic, name))
+        except (Unavailable, ConnectionFailed) as error:
+            yield one_line(error)
+
+
+def told(look: Look, before: Look | None) -> str:
+    """Returns a line about the lag; with the one before, also the rate of acks, and the time until there is no lag."""
+    lag = look.found["lag_total"]
+    line = f"{lag['messages']:,} messages behind ({in_words(lag['seconds'])}), {lag['in_flight']:,} in flight"
+    if before is None:
+        return line
+    earlier = {one["segment"]: one["acked_to"] for one in before.found["lag"]}
+    acked = sum(one["acked_to"] - earlier.get(one["segment"], one["acked_to"]) for one in look.found["lag"])
+    took_s = max(look.at_s - before.at_s, 1e-9)
+    line = f"{line}, acked {max(acked, 0) / took_s:,.0f}/s"
+    caught_up = (before.found["lag_total"]["messages"] - lag["messages"]) / took_s
+    if not lag["messages"] or caught_up <= 0:
+        return line
+    return f"{line}, caught up in {in_words(lag['messages'] / caught_up)}"
 
 
 @app.command(epilog="Example: seaweedq subscription delete flights billing --yes")

@@ -75,6 +75,7 @@ CALLS = [
     ("top --once",),
     ("subscription list t",),
     ("subscription show t s",),
+    ("subscription watch t s --once",),
     ("subscription pause t s",),
     ("subscription resume t s",),
     ("subscription seek t s --to earliest",),

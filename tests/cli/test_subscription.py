@@ -8,6 +8,7 @@ import pytest
 
 from seaweedq import Client
 from seaweedq.cli.main import main
+from seaweedq.cli.subscription import Look, told
 from tests.support import privates
 
 pytestmark = pytest.mark.process
@@ -62,6 +63,19 @@ def test_a_subscription_from_creation_to_deletion(run: Run, topic: str) -> None:
     assert not shown(run, topic)["paused"]
     run("subscription", "delete", topic, "s", "--yes")
     assert "'s'" in run("subscription", "show", topic, "s", code=1)
+
+
+def test_a_watch_shows_lag_rate_and_what_is_left(run: Run, topic: str, real_client: Client) -> None:
+    run("subscription", "create", topic, "s", "--start", "earliest")
+    assert "10 messages behind" in run("subscription", "watch", topic, "s", "--once")
+    seen = json.loads(run("subscription", "watch", topic, "s", "--once", "-o", "json"))
+    assert (seen["topic"], seen["name"], seen["messages"]) == (topic, "s", 10)
+    assert "subscription" in run("subscription", "watch", topic, "nosuch", code=1)
+    before = Look(10.0, real_client.subscription(topic, "s"))
+    assert len(run("pull", topic, "-s", "s", "--max", "4").splitlines()) == 4
+    line = told(Look(12.0, real_client.subscription(topic, "s")), before)
+    assert line.startswith("6 messages behind (")
+    assert line.endswith("acked 2/s, caught up in 3 s")
 
 
 def test_seek_goes_back_and_forth(run: Run, topic: str) -> None:

@@ -26,6 +26,7 @@ FEWEST = 8  # characters of a cell that is cut
 _CUT = "…"
 UNCUT = 100_000  # columns if stdout is no terminal
 _OF_MESSAGES = "json (one object per line), or table or wide (one line per message)."
+_BARS = "▁▂▃▄▅▆▇█"
 
 
 def _known(formats: Sequence[str], text: str | None) -> str | None:
@@ -116,6 +117,12 @@ def message_line(message: bytes, output: str) -> bytes:
 def terminal_width() -> int | None:
     """Returns the columns of the terminal; None if stdout is none, and nothing is cut."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Returns a bar for each value, the highest one full."""
+    most = max(values, default=0) or 1
+    return "".join(_BARS[min(7, int(value / most * 7.99))] for value in values)
 
 
 def drawing() -> "Console":
