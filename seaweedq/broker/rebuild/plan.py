@@ -230,6 +230,7 @@ def plan(view: StateView, found: Found, now_us: int, without_tokens: str = "") -
     uploads = _keep_uploads(view, found)
     imports = _go_on_with_imports(view, found)
     fallen = _lower_cursors(view, found)
+    _end_epochs(view, set(view.topics()) if found.journals.left_out else fallen.keys())
     _put_journals(view, found.journals)
     view.put(keys.RETENTION, (), Counter(max(found.round, _next(view, keys.RETENTION))))
     subscriptions = _count(view.of(keys.SUBSCRIPTIONS), view)
@@ -369,6 +370,14 @@ def _lowered(cursor: CursorRecord, end: int) -> CursorRecord:
         attempts={offset: count for offset, count in cursor.attempts.items() if int(offset) < end},
         held=(),
     )
+
+
+def _end_epochs(view: StateView, topics: Set[str]) -> None:
+    """Begins new epochs of these topics' subscriptions: acks in journals may be of rows that are gone, and would hide
+    those that get their offsets. So what the journals have acked is delivered again."""
+    for parts, held in list(view.of(keys.SUBSCRIPTIONS).items()):
+        if parts[0] in topics:
+            view.put(keys.SUBSCRIPTIONS, parts, replace(held.record, epoch=held.record.epoch + GAP))
 
 
 def _put_journals(view: StateView, journals: Journals) -> None:

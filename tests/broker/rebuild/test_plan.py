@@ -267,6 +267,22 @@ def test_subscriptions_stay_as_they_are() -> None:
     assert made.topics["t"].subscriptions == 1
 
 
+@pytest.mark.parametrize(
+    ("found", "delivered_to", "ends"),
+    [
+        (Journals(left_out={"x"}), 0, True),  # its rows are of offsets that acks in others may name
+        (Journals(), 16, True),  # some rows are gone, whoever had them
+        (Journals(), 10, False),
+        (Journals({"x": FoundJournal(JOURNAL, {("t", 3): (1, 1)})}), 16, False),
+    ],
+)
+def test_acks_of_rows_that_are_gone_do_not_count(found: Journals, delivered_to: int, ends: bool) -> None:
+    cursor = (keys.CURSORS, ("t", 3, "s", 3), CursorRecord(9, 8, delivered_to=delivered_to))
+    made = planned(state(T, S, cursor, (keys.SUBSCRIPTIONS, ("t", 3, "s"), SUBSCRIPTION)), journals=found)
+    wanted = SUBSCRIPTION.epoch + GAP * ends
+    assert at(made, keys.SUBSCRIPTIONS, "t", 3, "s") == replace(SUBSCRIPTION, epoch=wanted)
+
+
 @pytest.mark.parametrize(("known", "in_store", "then"), [(None, 0, 0), (5, 9, 9), (9, 5, 9), (None, 4, 4)])
 def test_rounds_of_retention_go_on_behind_the_newest(known: int | None, in_store: int, then: int) -> None:
     taken = state(T, S, *([(keys.RETENTION, (), Counter(known))] if known else []))

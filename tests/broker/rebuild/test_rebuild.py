@@ -14,7 +14,8 @@ from seaweedq.storage.generations import Generation, create_generation, newest_n
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Held
-from tests.support.brokers.reshaped import at, make, replace
+from tests.support.brokers.in_process_cluster import until
+from tests.support.brokers.reshaped import at, by_id, make, records, replace
 from tests.support.brokers.returned import CopiedCoordination, ReturnedWorld, returned
 
 pytestmark = pytest.mark.brokers
@@ -139,6 +140,33 @@ async def test_a_stop_in_order_is_no_sign(tmp_path: Path) -> None:
                 await broker.stop()
             alive = await world.bring_back(world.together.coordination, alive)
             assert not any(broker.waiting for broker in alive)
+
+
+async def test_acks_of_a_journal_that_is_left_out_hide_nothing(tmp_path: Path) -> None:
+    """The dispatcher's journal has the acks of messages that are in the other broker's, which is given up. Others get
+    their offsets."""
+    async with returned(tmp_path, 2, journal="object") as world:
+        together, first = world.together, world.together.brokers[0]
+        topic = await make(first, 2)
+        assert await world.delivered(first) == {}
+        held = await inside.assignment(first).read(topic, "s")
+        assert held
+        (given_up,) = (one for one in together.brokers if one.id != held.record.dispatcher)
+        for number, segment in records(first).items():
+            if segment.owner != given_up.id:
+                mover = inside.mover(by_id(together, segment.owner))
+                await mover.move(inside.topic(by_id(together, segment.owner), "t"), number, given_up.id)
+        await world.snapshot()
+        await world.publish(first, 8)
+        assert await world.delivered(first) == world.acked
+        waiting = await world.bring_back(CopiedCoordination(), await world.crash_all())
+        report = await world.rebuild(waiting[0], without_journals=[given_up.id])
+        assert report["left_out"] == [given_up.id]
+        alive = await world.go_on(waiting)
+        await until(lambda: held.record.dispatcher not in inside.roster(alive[0]).journals)
+        world.acked.clear()
+        await world.publish(alive[0], 8)
+        assert await world.delivered(alive[1]) == world.acked
 
 
 POINTS = ("generation", "announced", "saved", "replacing", "page", "replaced", "backed", "done")
