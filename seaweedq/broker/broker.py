@@ -214,8 +214,9 @@ class Broker:
         identity = BrokerIdentity.new(
             process.ids, process.settings.name, process.url, process.settings.zone, exempt, process.peer_url
         )
-        if signs := await self._look().signs():
-            await record_signs(process.coordination, [], signs)  # what is leased raises revisions, and hides the sign
+        look = self._look()
+        if signs := await look.signs():
+            await record_signs(process.coordination, [look.seen], signs)  # leased keys raise revisions, and hide it
             await self._wait(signs, identity)
             return
         try:

@@ -277,7 +277,8 @@ class SegmentRecord(msgspec.Struct, frozen=True):
     """A segment: the key range [low, high), lineage, state, owner (a broker id), and the end once it is sealed.
 
     `cuts` are the inner bounds of the parts of its range that have producer tables of their own. `term` is that of the
-    owner, or of the last one (segments/terms): each transaction that writes another owner raises it.
+    owner, or of the last one (segments/terms): each transaction that writes another owner raises it. `entry_from` is
+    the number of the term in which it was last taken from an owner that was given up for dead; 0 if it never was.
     """
 
     low: int
@@ -292,6 +293,7 @@ class SegmentRecord(msgspec.Struct, frozen=True):
     cuts: tuple[int, ...] = ()
     intent: Intent | None = None
     term: Term = FIRST_TERM
+    entry_from: int = 0
 
     @property
     def parts(self) -> tuple[int, ...]:

@@ -40,12 +40,19 @@ def next_term(term: Term, generation: int) -> Term:
     return generation, term[1] + 1
 
 
-def is_first_in_generation(term: Term, last: Term | None) -> bool:
-    """Tells whether the owner in a term is the first one of its generation to write to a chain. `last` is the term of
-    the chain's last entry; None: it has none, and then only its first owner knows that no earlier one has written."""
+def owes_entry(term: Term, last: Term | None, entry_from: int = 0, is_recovered: bool = False) -> bool:
+    """Tells whether the owner in a term has to put an entry before it takes anything: an earlier owner's put of a seal
+    may still land, and coordination may have forgotten it. So it is for the first owner of a generation; and from the
+    number `entry_from` on, for the first one behind an owner that was given up for dead.
+
+    `last` is the term of the chain's last entry, which `is_recovered` if a recovery has put it: then the name that its
+    owner would want next is taken. None: there is no entry, and only the first owner knows that none has written.
+    """
     if last is None:
-        return term[0] > FIRST_GENERATION and term[1] > 1
-    return term[0] > last[0]
+        return entry_from > 0 or (term[0] > FIRST_GENERATION and term[1] > 1)
+    if term[0] > last[0]:
+        return True
+    return last[1] < entry_from and not (is_recovered and last[1] == entry_from - 1)
 
 
 def judge(rows: Tenure, holder: Tenure | None, record: Tenure, last: Tenure | None, is_sealed: bool) -> Verdict:

@@ -71,6 +71,10 @@ class Recoveries:
         self._unable: dict[str, set[str]] = {}  # by broker: those that cannot read its journal
         self._asked: dict[str, str | None] = {}  # by broker: whom this one has asked last
 
+    def has_recovered(self, broker: str) -> bool:
+        """Tells whether this broker has recovered a journal: also one of its own folder, before it led."""
+        return broker in self._recovery.recovered
+
     async def recover(
         self, broker: str, journal: Versioned[JournalRecord] | Unreadable, remaining: RemainingSegments | None = None
     ) -> bool:
@@ -166,10 +170,19 @@ class Leader:
         self._recovering: dict[str, asyncio.Task[bool]] = {}
         self._remaining: dict[str, RemainingSegments] = {}  # by the broker whose journal this one replays
         self._again: dict[str, _Again] = {}
+        self._died: set[str] = set()
+        self._note_dead()
 
     def wake(self) -> None:
         """Begins the next round at once, since something has changed."""
+        self._note_dead()
         self._wake.set()
+
+    def _note_dead(self) -> None:
+        """Notes the brokers that have not stopped in order: they have left a journal. A put of theirs may still land,
+        and coordination may have forgotten what for."""
+        left = [*self._roster.journals, *self._roster.unreadable_journals]
+        self._died.update(broker for broker in left if not self._roster.alive(broker))
 
     async def run(self) -> None:
         """Leads whenever this broker is elected, for ever."""
@@ -310,6 +323,11 @@ class Leader:
         return found
 
     def _owned(self, one: _Unassigned, owner: str) -> Put:
-        """Returns the write that gives a segment to an owner."""
-        term = next_term(one.known.record.term, self._catalog.generation)
-        return Put(keys.SEGMENTS.key(*one.segment), keys.SEGMENTS.encode(one.known.replace(owner=owner, term=term)))
+        """Returns the write that gives a segment to an owner, who owes an entry behind one that was given up for
+        dead (segments/terms)."""
+        record = one.known.record
+        term = next_term(record.term, self._catalog.generation)
+        has_died = record.owner in self._died or (record.owner and self._recoveries.has_recovered(record.owner))
+        entry_from = term[1] if has_died else record.entry_from
+        given = one.known.replace(owner=owner, term=term, entry_from=entry_from)
+        return Put(keys.SEGMENTS.key(*one.segment), keys.SEGMENTS.encode(given))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from seaweedq.broker.backups import Backups
 from seaweedq.broker.rebuild.signs import CoordinationFacts, SeenJournal, Sign, StoreFacts, find_signs
+from seaweedq.broker.topics.forgotten import was_removed
 from seaweedq.checks import reach
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
@@ -22,7 +23,7 @@ from seaweedq.coordination.interface import Compare, Coordination, Put, read_all
 from seaweedq.coordination.keys import KeyKind
 from seaweedq.coordination.records import ClusterRecord, Counter, JournalRecord
 from seaweedq.coordination.roster import Roster
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.coordination.watermark import watermark
 from seaweedq.errors import JournalDamaged, JournalUnavailable, NeedsNewerBroker
 from seaweedq.journal.interface import Journals, JournalUnreachable
@@ -37,19 +38,22 @@ logger = logging.getLogger(__name__)
 
 
 class Look:
-    """Looks at coordination, the store and the journals of one process."""
+    """Looks at coordination, the store and the journals of one process. `seen` holds as long as the cluster's key is as
+    the last look has read it."""
 
     def __init__(self, coordination: Coordination, store: ObjectStore, journals: Journals, backups: Backups) -> None:
         self._coordination = coordination
         self._store = store
         self._journals = journals
         self._backups = backups
+        self.seen = Compare(keys.CLUSTER.key(), 0)
 
     async def signs(self) -> list[Sign]:
         """Returns the signs. There are none if the store is new, or of another cluster than coordination: joining
         judges that. Raises StoreUnavailable, CoordinationUnavailable, LevelMismatch, NeedsNewerBroker, Damaged."""
         identity = await known_identity(self._store)
         there = await self._coordination.get(keys.CLUSTER.key())
+        self.seen = Compare(keys.CLUSTER.key(), there.revision if there else 0)
         cluster = read_cluster(there).record if there else None
         if identity is None or (cluster and (cluster.store, cluster.cluster) != (identity.store, identity.cluster)):
             return []
@@ -158,13 +162,13 @@ class LeaderLook:
     async def _gave(self, broker: str, name: str, number: int, term: Term) -> bool:
         there = await self._coordination.get(keys.TOPICS.key(name))
         topic = keys.TOPICS.read(there) if there else None
-        if not isinstance(topic, Versioned):
-            return True  # it was deleted; or a newer broker's, which knows
-        found = await self._coordination.get(keys.SEGMENTS.key(name, topic.record.incarnation, number))
-        if found is None:  # retention has removed it, or it was never made
-            counter = await self._coordination.get(keys.COUNTERS.key(name))
-            read = keys.COUNTERS.read(counter) if counter else None
-            return isinstance(read, Versioned) and number < read.record.next
+        if isinstance(topic, Unreadable):
+            return True  # a newer broker's, which knows
+        incarnation = topic.record.incarnation if topic else None
+        key = None if incarnation is None else keys.SEGMENTS.key(name, incarnation, number)
+        found = await self._coordination.get(key) if key else None
+        if found is None:
+            return await was_removed(self._coordination, name, incarnation, number)
         held = keys.SEGMENTS.read(found)
         if not isinstance(held, Versioned):
             return True

@@ -130,6 +130,7 @@ class JournalRecovery:
         self._causes: dict[str, set[str]] = {}  # by broker: the records that could not be read for its journal
         self._unreached: set[str] = set()  # the brokers whose journals cannot be reached
         self._left: dict[str, str] = {}  # by broker: why its journal was left
+        self.recovered: set[str] = set()  # brokers whose journals this one has brought into chains and cursors
 
     async def revoke(self) -> None:
         """Ends the leases of the brokers that lived in this process's folder: its lock is held, so they are dead.
@@ -175,6 +176,7 @@ class JournalRecovery:
                     await self._replay_all(broker, journal, dead, remaining)
                 reach("takeover.recovered")
                 journal = await self._record_recovered(broker, journal)
+                self.recovered.add(broker)
             reach("takeover.remove")
             await dead.remove(await _moment(self._coordination, self._generations, journal.revision))
             reach("takeover.removed")

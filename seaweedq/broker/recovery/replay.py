@@ -44,6 +44,7 @@ from seaweedq.broker.subscriptions.cursor import broken_by
 from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.forgotten import was_removed
 from seaweedq.checks import InvariantViolated, reach
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
@@ -166,6 +167,7 @@ class Replay:
             name, segment = place
             topic = self._live(name, segment, left)
             if topic is None:
+                await self._check_removed(name, segment, left)
                 return 0
             appended = await self._append(broker, topic, segment, rows[place])
             done(place)
@@ -186,6 +188,19 @@ class Replay:
             _leave(left, name, error)
             return None
         return topic
+
+    async def _check_removed(self, name: str, segment: int, left: Left) -> None:
+        """Checks that a segment without a record is gone, and was not forgotten. Raises JournalDamaged."""
+        topic = self._catalog.get(name)
+        if name in left or (topic and (topic.record.state == "deleting" or segment in self._catalog.records(topic))):
+            return
+        incarnation = topic.record.incarnation if topic else None
+        if not await was_removed(self._coordination, name, incarnation, segment):
+            raise JournalDamaged(
+                f"rows of segment {segment} of {name!r} would be lost: coordination has never had it, so it went back",
+                path=f"topics/{name}/segment={segment}/",
+                position=0,
+            )
 
     async def _open(self, topic: Topic, segment: int) -> tuple[Source, Chain] | None:
         """Opens a segment's chain; None for one that was sealed, so that all of it was in files, which retention has

@@ -2,11 +2,11 @@
 
 broker/reshape/segment_mover changes the owner of a segment.
 
-The first owner of a segment in a generation (segments/terms) puts an entry without rows before it takes anything.
-Order: 1. the chain is opened at its end; 2. the entry is put under the next name; 3. if that is taken, the chain is
-opened again. So a put of a broker of an earlier generation, which may still land, finds its name taken, or is found.
-The entry need not stand in a journal before: as long as it has not landed, each later owner finds that the chain's last
-entry is of an earlier generation, and puts an entry of its own under the same name.
+The first owner of a segment in a generation, and the first one behind an owner that was given up for dead, puts an
+entry without rows before it takes anything (segments/terms). Order: 1. the chain is opened at its end; 2. the entry is
+put under the next name; 3. if that is taken, the chain is opened again. So a put of an earlier broker, which may still
+land, finds its name taken, or is found. The entry need not stand in a journal before: as long as it has not landed,
+each later owner finds that the chain's last entry is of before, and puts an entry of its own under the same name.
 
 Segments that are about to leave this broker, or to end, are locked: one holder per segment. A move takes a lock for as
 long as it runs, and an intent from the time before it is committed until its successors exist. Each of them relies on
@@ -50,7 +50,7 @@ from seaweedq.errors import ChainDamaged, Fenced, NotOwner, Restored, StoreUnava
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import SealedIntent
 from seaweedq.segments.producers import ProducerTables
-from seaweedq.segments.terms import is_first_in_generation
+from seaweedq.segments.terms import owes_entry
 from seaweedq.storage.interface import ObjectStore
 
 NAMED = 20  # that are named
@@ -165,7 +165,7 @@ class Ownership:
         patience_s: float,
     ) -> None:
         self._entries = entries
-        self._patience_s = patience_s  # with a store that refuses the first entry of a generation
+        self._patience_s = patience_s  # with a store that refuses an entry that is owed
         self.locks = SegmentLocks()
         self._catalog = catalog
         self._store = store
@@ -327,7 +327,7 @@ class Ownership:
         if record.state == "sealed":
             producers = ProducerTables.empty(number, source.key_range)  # it takes nothing any more
         else:
-            begun = await self._begin(topic, source, chain, record.intent)
+            begun = await self._begin(topic, source, chain, record)
             if begun is None:
                 return None
             producers = begun
@@ -341,20 +341,22 @@ class Ownership:
             self.restored[topic.name, number] = reason, text
         return Restored(text, command="seaweedq cluster rebuild", topic=topic.name)
 
-    async def _begin(self, topic: Topic, source: Source, chain: Chain, intent: Intent | None) -> ProducerTables | None:
-        """Makes sure that nothing of an earlier generation can come into an open segment's chain any more. Returns its
-        producer tables; None if a seal has come, which its record does not name: the segment is about to be
+    async def _begin(self, topic: Topic, source: Source, chain: Chain, record: SegmentRecord) -> ProducerTables | None:
+        """Makes sure that nothing which coordination may have forgotten can come into an open segment's chain any more.
+        Returns its producer tables; None if a seal has come, which its record does not name: the segment is about to be
         replaced."""
         while True:
-            sealed = chain.last.intent if chain.last else None
-            if sealed and not names(intent, sealed):
+            last = chain.last
+            sealed = last.intent if last else None
+            if sealed and not names(record.intent, sealed):
                 self._late_seals[topic, source.segment] = sealed  # it was committed: coordination has forgotten that
                 self._catalog.locking.wake()
                 return None
             producers = await known_producers(self._store, source, chain, partial(self._catalog.is_gone, topic))
-            if sealed or not is_first_in_generation(source.term, chain.last.term if chain.last else None):
+            is_recovered = last is not None and last.broker != last.owner
+            if sealed or not owes_entry(record.term, last.term if last else None, record.entry_from, is_recovered):
                 return producers
-            newest_us = chain.last.max_timestamp_us if chain.last else 0
+            newest_us = last.max_timestamp_us if last else 0
             reach("open.first")
             try:
                 async with asyncio.timeout(self._patience_s):

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.rebuild.signs import COMMAND
+from seaweedq.broker.rebuild.looking import Look
+from seaweedq.broker.rebuild.signs import COMMAND, Sign
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
-from seaweedq.coordination.records import ClusterRecord, JournalRecord
+from seaweedq.coordination.records import ClusterRecord, Counter, Intent, JournalRecord, Successor
 from seaweedq.coordination.versioned import Versioned
+from seaweedq.errors import JournalDamaged
+from seaweedq.segments.keyrange import KEY_SPACE
 from seaweedq.storage.identity import mark_round
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, until
@@ -184,6 +187,49 @@ async def found_restored(world: ReturnedWorld) -> str:
     raise AssertionError("nobody notices")
 
 
+async def overtake(world: ReturnedWorld, copy: CopiedCoordination) -> None:
+    """What ends meanwhile raises the copy's revision above all that journals know."""
+    while (await copy.range("")).revision <= (await world.together.coordination.range("")).revision:
+        await copy.commit([], [Put("passed", b"")])
+        await copy.commit([], [Delete("passed")])
+
+
+@pytest.mark.parametrize("is_planned", [True, False], ids=["planned in the copy", "of a later topic"])
+async def test_rows_of_a_segment_that_was_never_made_are_found(tmp_path: Path, is_planned: bool) -> None:
+    """The copy has the plan of a split, which was carried out since; or it lacks the topic."""
+    async with returned(tmp_path, 1, journal="object") as world:
+        (first,) = world.together.brokers
+        await make(first) if is_planned else None
+        copy = await world.copy()
+        await replace(world.together, [0], 2) if is_planned else await make(first)
+        await world.publish(first, 6)
+        dead = await world.crash_all()
+        if is_planned:
+            key = keys.SEGMENTS.key("t", 0, 0)
+            there = await copy.get(key)
+            assert there
+            middle = KEY_SPACE // 2
+            successors = Successor(1, 0, middle), Successor(2, middle, KEY_SPACE)
+            planned = keys.SEGMENTS.require(there).replace(intent=Intent(1, "planned", (0,), successors))
+            counter = keys.COUNTERS.encode(Versioned.new(Counter(3)))
+            puts = [Put(key, keys.SEGMENTS.encode(planned)), Put(keys.COUNTERS.key("t"), counter)]
+            await copy.commit([], puts)
+        for name in await world.together.store.list("_coordination/"):
+            await world.together.store.delete(name)  # no other sign is left
+        await overtake(world, copy)
+        alive = await world.bring_back(copy, dead)
+        assert "which coordination has not given to" in await found_restored(world)
+        recovery = inside.recovery(alive[0])
+        there = await copy.get(keys.JOURNALS.key(dead[0].id))
+        assert there
+        with pytest.raises(JournalDamaged, match="would be lost: coordination has never had it"):
+            await recovery.recover(dead[0].id, keys.JOURNALS.require(there))
+        waiting = [await world.next_life(alive[0])]
+        await world.rebuild(waiting[0])
+        (back,) = await world.go_on(waiting)
+        assert await world.delivered(back) == world.acked
+
+
 async def test_a_new_leader_finds_a_term_that_was_forgotten(tmp_path: Path) -> None:
     """A segment has moved since, and coordination has a later revision again: its own by then."""
     async with returned(tmp_path, 2, journal="object") as world:
@@ -196,9 +242,7 @@ async def test_a_new_leader_finds_a_term_that_was_forgotten(tmp_path: Path) -> N
         assert await inside.mover(owner).move(inside.topic(owner, "t"), 0, taker.id)
         await world.publish(taker, 6)
         dead = await world.crash_all()
-        while (await copy.range("")).revision <= (await world.together.coordination.range("")).revision:
-            await copy.commit([], [Put("passed", b"")])
-            await copy.commit([], [Delete("passed")])
+        await overtake(world, copy)
         alive = await world.bring_back(copy, dead[:1])
         assert f"rows of segment 0 of t in the term 1-2, which coordination has not given to {taker.id}" in (
             await found_restored(world)
@@ -207,6 +251,36 @@ async def test_a_new_leader_finds_a_term_that_was_forgotten(tmp_path: Path) -> N
         await world.rebuild(waiting[0])
         (back,) = await world.go_on(waiting)
         assert await world.delivered(back) == world.acked
+
+
+async def test_a_start_writes_nothing_over_a_rebuild_that_has_ended_since(tmp_path: Path) -> None:
+    """Its look is older than the end."""
+    async with returned(tmp_path, 1) as world:
+        (first,) = world.together.brokers
+        await make(first)
+        key, coordination = keys.CLUSTER.key(), world.together.coordination
+        dead = await world.crash_all()
+
+        async def end(look: Look) -> list[Sign]:
+            there = await coordination.get(key)
+            assert there
+            found = await signs(look)
+            if keys.CLUSTER.require(there).record.state == "replacing":
+                await coordination.commit([], [Put(key, keys.CLUSTER.encode(whole))])
+            return found
+
+        signs = Look.signs
+        there = await coordination.get(key)
+        assert there
+        whole = keys.CLUSTER.require(there)
+        await coordination.commit([], [Put(key, keys.CLUSTER.encode(whole.replace(state="replacing")))])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Look, "signs", end)
+            (waiting,) = await world.bring_back(coordination, dead)
+        there = await coordination.get(key)
+        assert there
+        assert keys.CLUSTER.require(there).record.state == "serving"
+        assert not (await world.next_life(waiting)).waiting
 
 
 async def test_a_seal_whose_successors_have_files_ends_all_lives(tmp_path: Path) -> None:

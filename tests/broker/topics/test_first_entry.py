@@ -1,4 +1,5 @@
-"""The first owner of a segment in a generation puts an entry before it takes anything, and finds a late seal."""
+"""The first owner of a segment in a generation, or behind one that died, puts an entry before it takes anything, and
+finds a late seal."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ from seaweedq.coordination.records import Counter, Intent
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryMetadata
-from seaweedq.segments.terms import is_first_in_generation
+from seaweedq.segments.terms import owes_entry
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, publish, single
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
@@ -41,7 +42,26 @@ MIDDLE = 1 << 30
 def test_who_is_the_first_owner_in_a_generation(
     term: tuple[int, int], last: tuple[int, int] | None, is_first: bool
 ) -> None:
-    assert is_first_in_generation(term, last) is is_first
+    assert owes_entry(term, last) is is_first
+
+
+@pytest.mark.parametrize(
+    ("last", "entry_from", "is_recovered", "owes"),
+    [
+        (None, 0, False, False),
+        (None, 2, False, True),  # the owner that died has written nothing yet, as far as is known
+        ((1, 3), 0, False, False),
+        ((1, 3), 4, False, True),
+        ((1, 3), 4, True, False),  # the name that the dead owner wants next is taken
+        ((1, 3), 5, True, True),  # the one behind it has died as well
+        ((1, 4), 4, False, False),
+        ((1, 4), 4, True, False),
+    ],
+)
+def test_who_owes_an_entry_behind_an_owner_that_died(
+    last: tuple[int, int] | None, entry_from: int, is_recovered: bool, owes: bool
+) -> None:
+    assert owes_entry((1, 7), last, entry_from, is_recovered) is owes
 
 
 @dataclass
@@ -64,8 +84,8 @@ class Forgotten:
         return [chain.metadata(name) for name in await chain.names()]
 
 
-@pytest.fixture
-async def forgotten(tmp_path: Path) -> AsyncIterator[Forgotten]:
+@pytest.fixture(params=[2, 1], ids=["in the next generation", "with no sign of a return"])
+async def forgotten(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Forgotten]:
     async with in_loop(tmp_path, 2, store=LateStore()) as together:
         one, two = together.brokers
         topic = await make_topic(one)
@@ -83,7 +103,7 @@ async def forgotten(tmp_path: Path) -> AsyncIterator[Forgotten]:
         ]
         together.coordination.went_back = True
         await together.coordination.commit([], puts)
-        inside.catalog(two).generation = 2
+        inside.catalog(two).generation = request.param
         await together.crash(one)
         there = await inside.catalog(two).require("t")
         await until(lambda: inside.catalog(two).segment(there, 0).record.owner == two.id)
@@ -95,12 +115,13 @@ async def test_a_seal_that_lands_behind_the_first_entry_finds_its_name_taken(for
     owner, topic = forgotten.owner, forgotten.topic
     await publish(owner, topic, "2")
     found = await forgotten.entries()
-    assert [(one.term, one.first_offset, one.next_offset) for one in found[-2:]] == [((1, 1), 0, 1), ((2, 2), 1, 1)]
+    second = inside.catalog(owner).generation, 2
+    assert [(one.term, one.first_offset, one.next_offset) for one in found[-2:]] == [((1, 1), 0, 1), (second, 1, 1)]
     assert await forgotten.store.deliver() == [False]
     await publish(owner, topic, "3")
     await inside.positions(owner).positions(topic, flush=True)
     found = await forgotten.entries()
-    assert (found[-1].term, found[-1].since, found[-1].next_offset, found[-1].seal) == ((2, 2), 1, 3, None)
+    assert (found[-1].term, found[-1].since, found[-1].next_offset, found[-1].seal) == (second, 1, 3, None)
 
 
 @pytest.mark.brokers
@@ -128,6 +149,34 @@ async def test_a_seal_that_lands_before_the_first_entry_is_carried_out(
     assert at[1] == 0
     record = inside.catalog(owner).segment(topic, 0).record
     assert (record.state, record.end_offset, list(record.successors)) == ("sealed", 1, successors)
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("flush", [True, False], ids=["all in files", "some in the journal"])
+async def test_behind_a_dead_owner_one_entry_is_put_in_all(tmp_path: Path, flush: bool) -> None:
+    """By the recovery, if it has rows to append, or else by the next owner; a move, and a stop in order, need none."""
+    async with in_loop(tmp_path, 3) as together:
+        one, two, three = together.brokers
+        topic = await make_topic(one)
+        await publish(one, topic, "1")
+        if flush:
+            await inside.positions(one).positions(topic, flush=True)
+        await together.crash(one)
+        there = await inside.catalog(two).require("t")
+        await until(lambda: inside.catalog(two).segment(there, 0).record.owner in (two.id, three.id))
+        owner = two if inside.catalog(two).segment(there, 0).record.owner == two.id else three
+        other = three if owner is two else two
+        await until(lambda: inside.catalog(owner).get("t"))
+        here = inside.topic(owner, "t")
+        await inside.ownership(owner).opened(here, 0)
+        chain = Chain(together.store, "t", 0)
+        await chain.open()
+        assert len(await chain.names()) == (3 if flush else 2)
+        assert await inside.mover(owner).move(here, 0, other.id)
+        await until(lambda: inside.catalog(other).get("t"))
+        await inside.ownership(other).opened(inside.topic(other, "t"), 0)
+        await chain.open()
+        assert len(await chain.names()) == (3 if flush else 2)
 
 
 @pytest.mark.brokers

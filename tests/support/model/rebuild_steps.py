@@ -10,7 +10,7 @@ An answer is heard when its put lands. To hear it later is no different from doi
 
 from collections.abc import Iterator
 
-from seaweedq.segments.terms import Tenure, is_first_in_generation, next_term
+from seaweedq.segments.terms import Tenure, next_term, owes_entry
 from tests.support.model.rebuild_decisions import is_resumed, is_swept, planned, signs, state_taken, verdict
 from tests.support.model.rebuild_world import (
     NOTHING,
@@ -156,7 +156,8 @@ def _gets(w: World, b: Bounds, life: Life, c: Coordination) -> Iterator[tuple[st
         yield what, _with_coordination(w._replace(chain=chain), "Z", ended), OVER
         return
     chain = w.chain
-    if is_first_in_generation(c.term, last.term) and "first entry" not in b.left_out:
+    entry_from = c.term[1]  # it is taken from an owner that was given up for dead
+    if owes_entry(c.term, last.term, entry_from) and "first entry" not in b.left_out:
         chain = (*chain, Entry(c.term, "Z"))
     opened = life._replace(term=c.term, seen=c.revision, next_entry=len(chain), next_offset=end_of(chain))
     yield "opens the segment", w._replace(chain=chain), opened
