@@ -15,7 +15,16 @@ import pytest
 from seaweedq import AsyncClient, Client
 from seaweedq.cli.import_file import import_file
 from seaweedq.client.core.uploading import format_of
-from seaweedq.errors import ConnectionFailed, InvalidImport, InvalidMessages, UploadConflict, UploadNotFound
+from seaweedq.errors import (
+    ConnectionFailed,
+    InvalidImport,
+    InvalidMessages,
+    InvalidName,
+    UploadConflict,
+    UploadNotFound,
+    WriteNotFound,
+    WriteOutOfOrder,
+)
 from tests.support.processes.bounded_client import wait_for
 from tests.support.processes.command import seaweedq
 
@@ -74,6 +83,48 @@ def test_it_is_asked_again_until_it_is_done_also_where_a_broker_goes():
     assert (done.upload_id, done.count) == ("u", 9)
     assert told == [(0, None), (3, 9), (9, 9)]
     assert {request.read() for request in broker.asked} == {b'{"upload_id":"u","format":"ndjson","bare":false}'}
+
+
+def _written(state, status, **more):
+    body = {"writer": "w", "number": 7, "state": state, "format": "parquet", "uploads": 2, "count": 0, "rows": None}
+    return httpx.Response(status, json={**body, "segments": [], "broker": None, **more})
+
+
+def test_a_write_is_asked_again_until_it_is_done():
+    broker = _Answers(
+        httpx.ReadError("reset"),
+        httpx.Response(503, json={"type": "/problems/not-ready", "title": "", "status": 503, "detail": "stopping"}),
+        _written("checking", 202),
+        _written("done", 200, count=9, rows=9, duplicate=True),
+    )
+    with Client("http://b", transport=httpx.MockTransport(broker), timeout_s=5) as client:
+        done = client.write("t", "w", 7, ("a", "b"), drawn=True)
+    assert (done.writer, done.number, done.count, done.duplicate) == ("w", 7, 9, True)
+    assert {str(request.url) for request in broker.asked} == {"http://b/v1/topics/t/writes/w/7?wait_s=30"}
+    assert {request.method for request in broker.asked} == {"PUT"}
+    body = {"uploads": ["a", "b"], "format": "parquet", "bare": False, "drawn": True}
+    assert all(msgspec.json.decode(request.read()) == body for request in broker.asked)
+
+
+def test_a_write_may_be_waited_for_a_while():
+    broker = _Answers(_written("running", 202, rows=9, count=3), _written("running", 202, rows=9, count=4))
+    with Client("http://b", transport=httpx.MockTransport(broker), timeout_s=5) as client:
+        assert client.write("t", "w", 7, ["a"], wait_s=0).count == 3
+        assert client.write("t", "w", 7, ["a"], wait_s=12.5).state == "running"
+    assert [request.url.params["wait_s"] for request in broker.asked] == ["0", "13"]
+
+
+def test_a_refused_write_says_which_it_was():
+    refused = {"type": "/problems/write-out-of-order", "title": "", "status": 409, "detail": "no", "newest": 9}
+    broker = _Answers(httpx.Response(409, json=refused))
+    with Client("http://b", transport=httpx.MockTransport(broker)) as client:
+        with pytest.raises(WriteOutOfOrder) as raised:
+            client.write("t", "w", 7, ["a"])
+        with pytest.raises(InvalidName):
+            client.write("t", "w/..", 7, ["a"])
+        with pytest.raises(ValueError, match="format is"):
+            client.write("t", "w", 7, ["a"], format="csv")
+    assert raised.value.fields == {"newest": 9, "writer": "w", "number": 7}
 
 
 def test_a_failure_names_the_upload_so_that_one_can_go_on():
@@ -228,3 +279,54 @@ def test_an_import_that_nobody_waits_for_goes_on(broker_process, tmp_path):
         upload = complaint.split("--upload ")[1].split()[0]
         assert client.import_upload("many", upload, "ndjson", bare=True).count == count
         assert [json.loads(value)["n"] for value in _values(client, "many")] == list(range(count))
+
+
+@pytest.mark.process
+def test_a_write_is_once_for_its_number(real_client, tmp_path):
+    real_client.create_topic("written", key_field="carrier")
+    pq.write_table(pa.table({"value": [json.dumps(row) for row in ROWS]}), tmp_path / "a.parquet")
+
+    def uploaded(number):
+        return [real_client.upload("written", tmp_path / "a.parquet", write=f"w/{number}") for _ in range(2)]
+
+    done = real_client.write("written", "w", 7, uploaded(7))
+    assert (done.state, done.count, done.rows, done.uploads, done.duplicate) == ("done", 2000, 2000, 2, False)
+    assert sum(one.count for one in done.segments) == 2000
+    again = real_client.write("written", "w", 7, uploaded(7))
+    assert (again.count, again.duplicate) == (2000, True)
+    with pytest.raises(WriteOutOfOrder) as raised:
+        real_client.write("written", "w", 6, uploaded(6))
+    assert raised.value.fields["newest"] == 7
+    assert len(_values(real_client, "written")) == 2000
+    assert [(one.writer, one.number, one.state) for one in real_client.writes("written")] == [("w", 7, "done")]
+    assert real_client.last_write("written", "w").count == 2000
+    with pytest.raises(WriteNotFound):
+        real_client.last_write("written", "other")
+    with pytest.raises(UploadConflict):
+        real_client.publish("written", {"reference": {"upload_id": uploaded(8)[0]}})
+
+
+@pytest.mark.process
+def test_a_refused_row_takes_no_row_of_any_file(real_client, tmp_path):
+    real_client.create_topic("refused-write")
+    uploads = []
+    for value in ("1", "{", "2"):
+        pq.write_table(pa.table({"value": [value]}), tmp_path / "a.parquet")
+        uploads.append(real_client.upload("refused-write", tmp_path / "a.parquet", write="w/0"))
+    with pytest.raises(InvalidMessages) as raised:
+        real_client.write("refused-write", "w", 0, uploads)
+    assert raised.value.fields["upload_id"] == uploads[1]
+    assert real_client.last_write("refused-write", "w").problem["type"] == "/problems/invalid-messages"
+    assert _values(real_client, "refused-write") == []
+    real_client.write("refused-write", "w", 0, [uploads[0], uploads[2]])
+    assert sorted(_values(real_client, "refused-write")) == ["1", "2"]
+
+
+@pytest.mark.process
+async def test_the_async_client_writes(real_broker, tmp_path):
+    pq.write_table(pa.table({"value": ["1"]}), tmp_path / "a.parquet")
+    async with AsyncClient(real_broker.url) as client:
+        await client.create_topic("async-write")
+        upload = await client.upload("async-write", tmp_path / "a.parquet", write="w/0")
+        assert (await client.write("async-write", "w", 0, [upload])).state == "done"
+        assert [one.number for one in await client.writes("async-write")] == [0]

@@ -16,7 +16,7 @@ from seaweedq.client.aio.producer import AsyncProducer
 from seaweedq.client.aio.subscriber import AsyncAcker, AsyncDeliveries
 from seaweedq.client.aio.transport import AsyncTransport
 from seaweedq.client.aio.work import AsyncWork
-from seaweedq.client.core import calls
+from seaweedq.client.core import calls, uploading
 from seaweedq.client.core.attempts import Brokers, OnRetry, Patience, parse_urls, patiently, unhurried
 from seaweedq.client.core.batching import MIB, Limits
 from seaweedq.client.core.calls import (
@@ -39,7 +39,17 @@ from seaweedq.client.core.held_messages import Worked
 from seaweedq.client.core.message import AsyncMessage, Batch, Make, Page
 from seaweedq.client.core.payload_reading import payload
 from seaweedq.client.core.pulling import Mode, Pulling, PullOptions, check_pull_options, check_work
-from seaweedq.client.core.uploading import ANY_BYTES, Format, Imported, Rows, Upload, choose_format, import_rows
+from seaweedq.client.core.uploading import (
+    ANY_BYTES,
+    Format,
+    Imported,
+    Rows,
+    Upload,
+    WriteState,
+    choose_format,
+    import_rows,
+    write_rows,
+)
 from seaweedq.client.core.wire import Published, WireMessage
 from seaweedq.client.files import Progress, Source
 from seaweedq.client.http import DEFAULT_URL, Credentials, check_options
@@ -209,18 +219,19 @@ class AsyncClient:
         content_type: str | None = None,
         progress: Progress | None = None,
         upload_id: str | None = None,
+        write: str | None = None,
     ) -> str:
         """Uploads a file (its path, or a seekable binary file) or bytes. Returns the id to publish it by.
 
         `publish(topic, {"reference": {"upload_id": id}})` makes a message of it, until it expires. With `upload_id` an
         earlier upload is continued with its missing bytes; any other upload that fails or is interrupted is aborted.
-        Raises UploadMismatch, UploadExpired, UploadNotFound, PayloadTooLarge, TooManyUploads, ConnectionFailed,
-        OSError.
+        With `write`, `{writer}/{number}`, the upload is for that write alone. Raises UploadMismatch, UploadExpired,
+        UploadNotFound, PayloadTooLarge, TooManyUploads, ConnectionFailed, OSError.
         """
         source = await asyncio.to_thread(Source.open, what)
         try:
             kind = content_type or (type_of(Path(what)) if isinstance(what, str | os.PathLike) else ANY_BYTES)
-            upload = Upload(topic, source, kind, self._patience(), self._urls, progress)
+            upload = Upload(topic, source, kind, self._patience(), self._urls, progress, write)
             return await self._run(upload.run(upload_id))
         finally:
             source.close()
@@ -254,6 +265,37 @@ class AsyncClient:
         """
         steps = import_rows(topic, upload_id, format, bare, self._patience(), rows)
         return await self._run(steps)
+
+    async def write(
+        self,
+        topic: str,
+        writer: str,
+        number: int,
+        uploads: Sequence[str],
+        format: Format = "parquet",
+        bare: bool = False,
+        drawn: bool = False,
+        wait_s: float | None = None,
+    ) -> WriteState:
+        """Publishes the rows of many uploads, once for each number of a writer: the first call of a number decides, and
+        others get its answer, whatever they name.
+
+        The uploads were begun for this write (`upload` with `write`), and are all of one format. Returns once all rows
+        are durable, or after `wait_s` seconds, with the state then; the same call joins it. If a row of any file is not
+        valid, none is published. Numbers rise. With `drawn` the writer's name was drawn, and is remembered for a day,
+        not 30. Raises WriteOutOfOrder, TooManyWriters, InvalidMessages, InvalidImport, InvalidRequest, UploadNotFound,
+        UploadExpired, UploadConflict, ConnectionFailed: all with `writer` and `number` among their fields.
+        """
+        steps = write_rows(topic, writer, number, uploads, format, bare, drawn, self._patience(), wait_s)
+        return await self._run(steps)
+
+    async def writes(self, topic: str) -> list[WriteState]:
+        """Returns the newest write of each writer of a topic, by the writers' names."""
+        return await self._run(patiently(uploading.writes(topic), self._patience()))
+
+    async def last_write(self, topic: str, writer: str) -> WriteState:
+        """Returns the newest write of a writer. Raises WriteNotFound."""
+        return await self._run(patiently(uploading.last_write(topic, writer), self._patience()))
 
     async def fetch(
         self, topic: str, segment: int, offset: int, limit: int = 100, wait_s: float = 0

@@ -94,6 +94,11 @@ def subscription_path(topic: str, subscription: str) -> str:
     return f"{topic_path(topic)}/subscriptions/{_part(subscription, 'subscription')}"
 
 
+def write_path(topic: str, writer: str) -> str:
+    """Returns the path of a writer's writes. Raises as `topic_path`."""
+    return f"{topic_path(topic)}/writes/{_part(writer, 'writer')}"
+
+
 def access_path(kind: str, name: str) -> str:
     """Returns the path of one of the `principals` or `tokens`. Raises as `topic_path`."""
     return f"/v1/{kind}/{_part(name, kind.removesuffix('s'))}"

@@ -1,24 +1,25 @@
-"""Uploads to the store: created at a broker, put to the URLs that it returns, completed at a broker. And imports, which
-publish the rows of an upload. No I/O.
+"""Uploads to the store: created at a broker, put to the URLs that it returns, completed at a broker. And imports and
+writes, which publish the rows of an upload, or of many. No I/O.
 
 An interrupted or refused put is repeated, to a new URL. Of a multipart upload only the missing parts are sent. A failed
 upload is aborted if a broker can be reached; otherwise the brokers' sweep removes it later.
 
-A broker continues an import whether a client waits or not, and the same request joins it. So an interrupted request is
-repeated, and publishes nothing twice.
+A broker continues an import or a write whether a client waits or not, and the same request joins it. So an interrupted
+request is repeated, and publishes nothing twice.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil, inf
 from pathlib import PurePath
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import quote, urljoin, urlsplit
 
 import msgspec
 
 from seaweedq.client.core.attempts import Patience
-from seaweedq.client.core.calls import topic_path
+from seaweedq.client.core.calls import MAX_WAIT_S, call, pages, topic_path, write_path
 from seaweedq.client.core.effects import JSON, BlockingCall, Pause, Reply, Request, SignedRequest, Steps, Together
 from seaweedq.client.core.problems import final, is_there, refusal
 from seaweedq.client.core.wire import encode
@@ -87,7 +88,7 @@ def wait_s(size: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """One upload. `brokers` are those that the user named."""
+    """One upload. `brokers` are those that the user named; `write` is the `{writer}/{number}` that it is for."""
 
     topic: str
     source: Source
@@ -95,6 +96,7 @@ class Upload:
     patience: Patience
     brokers: tuple[str, ...] = ()
     progress: Progress | None = None
+    write: str | None = None
     meter: Meter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -116,7 +118,8 @@ class Upload:
             yield from self._send(upload_id, found.part_bytes, None)
             return upload_id
         body = {"size": self.source.size, "content_type": self.content_type, "sha256": sha256}
-        reply = yield from self._call("POST", "", body)
+        params = {} if self.write is None else {"write": self.write}
+        reply = yield from self._call("POST", "", body, params=params)
         begun = _new_upload.decode(reply.body)
         if begun.url:
             begun.url = urljoin(reply.url, begun.url)
@@ -217,11 +220,14 @@ class Upload:
             found.url = urljoin(reply.url, found.url)
         return found
 
-    def _call(self, method: str, path: str, body: object = None, wait_s: float = 0) -> Steps[Reply]:
+    def _call(
+        self, method: str, path: str, body: object = None, wait_s: float = 0, params: Mapping[str, str] | None = None
+    ) -> Steps[Reply]:
         # All of these may be repeated: a second upload that nobody knows of expires.
         content, headers = (b"", {}) if body is None else (encode(body), {"Content-Type": JSON})
         full = uploads_path(self.topic) + path
-        return (yield from self.patience.send(Request(method, full, {}, content, headers, wait_s, repeatable=True)))
+        request = Request(method, full, params or {}, content, headers, wait_s, repeatable=True)
+        return (yield from self.patience.send(request))
 
 
 def abort(topic: str, upload_id: str) -> Steps[None]:
@@ -332,3 +338,69 @@ def import_rows(
             rows(answer.count, answer.rows)
         if answer.state == "done":
             return Imported(answer.upload_id, answer.count, answer.segments)
+
+
+class WriteState(msgspec.Struct, frozen=True):
+    """The newest write of a writer, of so many `uploads`. `count` of its rows are durable, in `segments`; once its
+    `state` is `done`, all `rows` are. `duplicate` says that an earlier request had begun it; the `problem` is why a
+    `failed` one has published nothing."""
+
+    writer: str
+    number: int
+    state: Literal["checking", "running", "done", "failed"]
+    uploads: int
+    count: int
+    rows: int | None
+    segments: list[ImportedRows]
+    duplicate: bool = False
+    problem: dict[str, Any] | None = None
+
+
+def write_rows(
+    topic: str,
+    writer: str,
+    number: int,
+    uploads: Sequence[str],
+    format: str,
+    bare: bool,
+    drawn: bool,
+    patience: Patience,
+    wait_s: float | None = None,
+) -> Steps[WriteState]:
+    """Writes the rows of uploads as messages, once for this number of the writer, and waits until all are durable, or
+    for `wait_s` seconds.
+
+    Raises WriteOutOfOrder, TooManyWriters, and those of an import, with `writer` and `number` among their fields. After
+    ConnectionFailed the write may continue: ask again.
+    """
+    check_format(format, bare)
+    path = f"{write_path(topic, writer)}/{number}"
+    content = encode({"uploads": list(uploads), "format": format, "bare": bare, "drawn": drawn})
+    until_s = inf if wait_s is None else patience.monotonic_s() + wait_s
+    while True:
+        left_s = max(0, until_s - patience.monotonic_s())
+        asked_s = ceil(min(MAX_WAIT_S, left_s))
+        headers = {"Content-Type": JSON}
+        try:
+            reply: Reply = yield from patience.send(
+                Request("PUT", path, {"wait_s": str(asked_s)}, content, headers, asked_s, repeatable=True)
+            )
+        except SeaweedqError as error:
+            error.fields |= {"writer": writer, "number": number}
+            raise
+        answer = _write.decode(reply.body)
+        if answer.state == "done" or left_s <= MAX_WAIT_S:
+            return answer
+
+
+def last_write(topic: str, writer: str) -> Steps[WriteState]:
+    """Returns the newest write of a writer. Raises WriteNotFound."""
+    return msgspec.convert((yield from call("GET", write_path(topic, writer), repeatable=True)), WriteState)
+
+
+def writes(topic: str) -> Steps[list[WriteState]]:
+    """Returns the newest write of each writer of a topic, by the writers' names."""
+    return msgspec.convert((yield from pages(f"{topic_path(topic)}/writes", "writes")), list[WriteState])
+
+
+_write = msgspec.json.Decoder(WriteState)
