@@ -7,9 +7,10 @@ never used again, so no broker reads it. But readers of the whole directory do, 
 again they see rows of the old topic among those of the new one. So the folders of a name are swept each time for LATE_S
 after its topic went; the hourly sweep removes files that come later, or while another broker leads.
 
-Uploads: the sweep removes those that were not published in time or only imported, and the rests of removals that were
-cut off. It reads a page of records at a time, and does for each the `step` of broker/uploads/rules. Each change
-compares the record's revision and the leader's key, so a publish that was faster keeps its payload. The next pass
+Uploads: the sweep removes those that were not published in time or only imported, those that no write can take any
+more, and the rests of removals that were cut off. It reads a page of records at a time, and does for each the `step` of
+broker/uploads/rules, for several at once. Each change compares the record's revision and the leader's key, and of an
+upload for a write the writer's newest write, so a publish or a write that was faster keeps its payload. The next pass
 continues behind a record that failed.
 
 Lists of writes: those that no record names go, once their names are two days old. They are listed before the records
@@ -20,19 +21,20 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from seaweedq.broker.imports.records import is_over
 from seaweedq.broker.imports.write_lists import FOLDER as LISTS
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads import rules
-from seaweedq.broker.uploads.records import clear, clear_folder
+from seaweedq.broker.uploads.records import AT_ONCE, NewestWrites, UploadsWrite, clear, clear_folder
 from seaweedq.broker.uploads.rules import Step
 from seaweedq.checks import reach
 from seaweedq.clock import Clock
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Coordination, Delete, Entry, Put, entries, read_all
+from seaweedq.coordination.interface import Compare, Coordination, Delete, Entry, Put, entries, pages, read_all
 from seaweedq.coordination.records import UploadRecord
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import Damaged, SeaweedqError
@@ -175,13 +177,15 @@ class UploadSweep:
         self._check_generation = check_generation
         self._checked = False  # in this pass
         self._after = ""  # the last key of this pass
+        self._writes = NewestWrites(coordination)  # of this page
 
     async def records(self) -> None:
         """Makes one pass over all records of uploads, or the rest of the last one."""
         self._checked = False
-        async for entry in entries(self._coordination, keys.UPLOADS.prefix(), self._after, PAGE):
-            self._after = entry.key
-            await self._one(entry)
+        async for page in pages(self._coordination, keys.UPLOADS.prefix(), self._after, PAGE):
+            self._writes = NewestWrites(self._coordination)
+            await gather_bounded(AT_ONCE, self._one_of_page, page.entries)
+            self._after = page.entries[-1].key if page.entries else ""
         self._after = ""
 
     async def folders(self) -> int:
@@ -230,19 +234,32 @@ class UploadSweep:
             await self._store.delete(name)
         return len(due)
 
+    async def _one_of_page(self, entry: Entry) -> None:
+        try:
+            await self._one(entry)
+        except Exception:
+            self._after = entry.key
+            raise
+
     async def _one(self, entry: Entry) -> None:
-        topic, _, upload = keys.UPLOADS.parse(entry.key)
+        topic, incarnation, upload = keys.UPLOADS.parse(entry.key)
         held = keys.UPLOADS.read(entry)
         if isinstance(held, Unreadable):
             return
         record = held.record
         if rules.incarnation_of(upload) is None or record.name != rules.object_name(topic, upload):
             raise Damaged(f"the record of upload {upload!r} names the object {record.name!r}")
-        due = rules.step(record, self._clock.now_us(), self._grace_s)
+        write: UploadsWrite | None = None
+        if record.write is not UNSET and record.state in ("open", "imported"):
+            write = await self._writes.find(topic, incarnation, record.write)
+        due = rules.step(record, self._clock.now_us(), self._grace_s, write and write.settled_us)
         if due is not Step.KEEP and not self._checked:
             await self._check_generation()
             self._checked = True
         match due:
+            case Step.REMOVE | Step.REMOVE_IMPORTED if write is not None:
+                if not write.may_read:
+                    await self._remove(entry.key, held.with_record(rules.as_dead(record)), write.compare)
             case Step.REMOVE:
                 await self._remove(entry.key, held.with_record(rules.as_removed(record)))
             case Step.REMOVE_IMPORTED:

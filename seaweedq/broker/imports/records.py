@@ -95,16 +95,6 @@ def is_outlived(record: ImportRecord | WriteRecord, now_us: int) -> bool:
     return is_over(record) and now_us > record.expires_us + KEPT_US
 
 
-def is_settled(record: WriteRecord, number: int) -> bool:
-    """Tells whether no write of this number will name any more uploads than it has."""
-    return number < record.number or (number == record.number and record.state == "done")
-
-
-def may_read(record: WriteRecord, number: int) -> bool:
-    """Tells whether a broker may be reading uploads of the writer's write of this number."""
-    return number == record.number and not is_over(record)
-
-
 def is_replaceable(record: WriteRecord) -> bool:
     """Tells whether a write of the same number may take the place of this one: it has failed, and taken nothing."""
     return record.state == "failed" and record.rows is None

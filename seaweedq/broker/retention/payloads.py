@@ -25,7 +25,7 @@ from seaweedq.broker.uploads import rules
 from seaweedq.checks import reach
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Coordination, Put, read_all
+from seaweedq.coordination.interface import Compare, Coordination, Put, entries, read_all
 from seaweedq.coordination.records import StartRecord
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.segments.chain import Chain
@@ -92,10 +92,9 @@ class RetainedPayloads:
         if (is_all and not there) or await self._takes_letters(topic):
             await self._end(topic)
             return
-        entries, _ = await read_all(self._coordination, keys.UPLOADS.prefix(topic.name, topic.record.incarnation))
-        unclaimed = there - {
-            str(keys.UPLOADS.parse(entry.key)[2]) for entry in entries
-        }  # a message may name the others
+        recorded = entries(self._coordination, keys.UPLOADS.prefix(topic.name, topic.record.incarnation))
+        claimed = {str(keys.UPLOADS.parse(entry.key)[2]) async for entry in recorded}  # a message may name these
+        unclaimed = there - claimed
         if before and now_us >= before.at_us + self._grace_us:
             oldest = await self._oldest_named(topic)
             due = {upload for upload in there if rules.date_of(upload) < oldest}
@@ -142,8 +141,8 @@ class RetainedPayloads:
         return min((date for date in found.values()), default=NOW)
 
     async def _takes_letters(self, topic: Topic) -> bool:
-        entries, _ = await read_all(self._coordination, keys.SUBSCRIPTIONS.prefix())
-        found = [keys.SUBSCRIPTIONS.read(entry) for entry in entries]
+        there, _ = await read_all(self._coordination, keys.SUBSCRIPTIONS.prefix())
+        found = [keys.SUBSCRIPTIONS.read(entry) for entry in there]
         return any(isinstance(one, Unreadable) or one.record.dead_letter_topic == topic.name for one in found)
 
     def _pending(self, topic: Topic) -> Mapping[int, Versioned[StartRecord]]:

@@ -13,9 +13,10 @@ deleted.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from msgspec import UNSET
@@ -26,10 +27,10 @@ from seaweedq.broker.uploads.rules import incarnation_of
 from seaweedq.checks import reach
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Coordination, Entry, Put, entries
+from seaweedq.coordination.interface import Compare, Coordination, Entry, Page, Put, pages
 from seaweedq.coordination.records import UploadRecord
 from seaweedq.coordination.versioned import Unreadable, Versioned
-from seaweedq.errors import NotReady, TooManyUploads, UploadNotFound
+from seaweedq.errors import NotReady, TooManyUploads, UploadConflict, UploadNotFound
 from seaweedq.storage.interface import ObjectStore, PayloadStore
 
 PAGE = 200  # records read at a time
@@ -78,9 +79,10 @@ class UploadRecords:
         upload: str,
         decide: Callable[[UploadRecord], UploadRecord],
         found: Versioned[UploadRecord] | None = None,
+        guard: Callable[[Topic, UploadRecord], Awaitable[Sequence[Compare]]] | None = None,
     ) -> Versioned[UploadRecord]:
-        """Replaces a record by the one that `decide` returns for it (pure; its errors are raised here). `found` saves
-        a lookup. Raises UploadNotFound."""
+        """Replaces a record by the one that `decide` returns for it (pure; its errors are raised here), if what `guard`
+        returns holds then. `found` saves a lookup. Raises UploadNotFound."""
         while True:
             found = found or await self.require(topic, upload)
             wanted = decide(found.record)
@@ -88,13 +90,56 @@ class UploadRecords:
                 return found
             changed = found.with_record(wanted)
             put = Put(key_of(topic, upload), keys.UPLOADS.encode(changed))
-            if revision := await self._coordination.commit([Compare(put.key, found.revision)], [put]):
+            more = await guard(topic, found.record) if guard else ()
+            if revision := await self._coordination.commit([Compare(put.key, found.revision), *more], [put]):
                 return changed.stored(revision)
             found = None
 
-    def entries(self, topic: Topic, page: int = PAGE) -> AsyncIterator[Entry]:
-        """Yields all records of a topic, a page at a time."""
-        return entries(self._coordination, keys.UPLOADS.prefix(topic.name, topic.record.incarnation), limit=page)
+    async def unread(self, topic: Topic, record: UploadRecord) -> Sequence[Compare]:
+        """Returns comparisons that no write is reading an upload. Raises UploadConflict if one may be."""
+        if record.write is UNSET:
+            return ()
+        newest = NewestWrites(self._coordination)
+        write = await newest.find(topic.name, topic.record.incarnation, record.write)
+        if write.may_read:
+            raise UploadConflict(f"the write {record.write} is not over, and may need the upload")
+        return (write.compare,)
+
+    def pages(self, topic: Topic, limit: int = PAGE) -> AsyncIterator[Page]:
+        """Yields all records of a topic, so many at a time."""
+        return pages(self._coordination, keys.UPLOADS.prefix(topic.name, topic.record.incarnation), limit=limit)
+
+
+class UploadsWrite(NamedTuple):
+    """What an upload's write is to the upload: whether a broker may be reading it, and when the write was settled (None
+    if it is not), which holds while `compare` does."""
+
+    may_read: bool
+    settled_us: int | None
+    compare: Compare
+
+
+class NewestWrites:
+    """The newest writes of writers, each read once."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+        self._known: dict[str, Entry | None] = {}
+
+    async def find(self, topic: str, incarnation: int, write: str) -> UploadsWrite:
+        """Returns what the write `{writer}/{number}` is to its uploads."""
+        writer, _, number = write.rpartition("/")
+        key = keys.WRITES.key(topic, incarnation, writer)
+        if key not in self._known:
+            self._known[key] = await self._coordination.get(key)
+        entry = self._known[key]
+        if entry is None:
+            return UploadsWrite(False, None, Compare(key, 0))
+        held, compare = keys.WRITES.read(entry), Compare(key, entry.revision)
+        if isinstance(held, Unreadable):
+            return UploadsWrite(True, None, compare)
+        newest = held.record
+        return UploadsWrite(rules.may_read(newest, int(number)), rules.settled_us(newest, int(number)), compare)
 
 
 def key_of(topic: Topic, upload: str) -> str:
@@ -170,9 +215,9 @@ class OpenQuota:
             if now_s - count.at_s < every_s * count.slowness:
                 return
             before, found, read = count.since, 0, 0
-            async for entry in self._records.entries(topic, COUNTED):
-                read += 1
-                found += self._counts_in(keys.UPLOADS.read(entry))
+            async for page in self._records.pages(topic, COUNTED):
+                read += len(page.entries)
+                found += sum(self._counts_in(keys.UPLOADS.read(entry)) for entry in page.entries)
             count.read, count.found, count.since, count.at_s = read, found, count.since - before, now_s
 
     def _counts_in(self, held: Versioned[UploadRecord] | Unreadable) -> bool:

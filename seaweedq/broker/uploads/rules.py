@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from seaweedq.coordination.records import TopicConfig, UploadRecord
+from seaweedq.coordination.records import TopicConfig, UploadRecord, WriteRecord
 from seaweedq.errors import InvalidRequest, PayloadTooLarge, UploadConflict
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import Part
@@ -148,9 +148,25 @@ class Step(Enum):
     CLEAR_AND_FORGET = "clear and forget"  # removed: the object is deleted once more, then the record
 
 
-def step(record: UploadRecord, now_us: int, grace_s: float) -> Step:
-    """Returns the step that is due for a record. `grace_s` is for uploads that have expired."""
+def may_read(newest: WriteRecord, number: int) -> bool:
+    """Tells whether a broker may be reading uploads of the write of this number, given the newest of its writer."""
+    return number == newest.number and newest.state in ("checking", "running")
+
+
+def settled_us(newest: WriteRecord, number: int) -> int | None:
+    """Returns a time at which no write of this number could take any more uploads, and none could begin any more; None
+    if one may."""
+    if number < newest.number:
+        return newest.started_us
+    return newest.ended_us if number == newest.number and newest.state == "done" else None
+
+
+def step(record: UploadRecord, now_us: int, grace_s: float, settled_us: int | None = None) -> Step:
+    """Returns the step that is due for a record. `grace_s` is for uploads that have expired, and for those of which the
+    write was settled."""
     late_s = (now_us - record.expires_us) / 1e6
+    if record.state != "removed" and settled_us is not None:
+        late_s = max(late_s, (now_us - settled_us) / 1e6)
     if record.state == "removed":
         if late_s > LATE_S:
             return Step.CLEAR_AND_FORGET

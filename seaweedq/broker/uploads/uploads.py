@@ -28,10 +28,12 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads import rules
 from seaweedq.broker.uploads.broker_urls import BrokerUrls, LinkKeys
 from seaweedq.broker.uploads.payloads import Payloads, read_pieces
-from seaweedq.broker.uploads.records import OpenQuota, UploadRecords, clear, clear_folder, not_found
+from seaweedq.broker.uploads.records import AT_ONCE, OpenQuota, UploadRecords, clear, clear_folder, not_found
 from seaweedq.checks import reach
 from seaweedq.clock import Clock, Ids
+from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.records import TopicConfig, UploadRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
@@ -205,9 +207,9 @@ class Uploads:
 
     async def abort(self, topic: Topic, upload: str) -> None:
         """Ends an upload; one that is removed already is no error. Raises UploadNotFound, and UploadConflict if a
-        message may name it."""
+        message may name it, or a write read it."""
         found = await self._records.require(topic, upload)
-        removed = await self._records.change(topic, upload, rules.as_removed, found)
+        removed = await self._records.change(topic, upload, rules.as_removed, found, self._records.unread)
         if found.record.state == "open":
             self._quota(found.record.write).ended(topic)
         reach("upload.removed")
@@ -252,10 +254,14 @@ class Uploads:
     async def remove_topic(self, topic: Topic) -> None:
         """Removes all uploads and payloads of a topic that is being deleted, and none of a later topic of the same
         name. Repeatable."""
-        async for entry in self._records.entries(topic):
+
+        async def end(entry: Entry) -> None:
             reach("delete.uploads")
-            number = keys.UPLOADS.parse(entry.key)[2]
-            await self._records.change(topic, number, rules.as_dead, keys.UPLOADS.require(entry))
+            upload = keys.UPLOADS.parse(entry.key)[2]
+            await self._records.change(topic, upload, rules.as_dead, keys.UPLOADS.require(entry))
+
+        async for page in self._records.pages(topic):
+            await gather_bounded(AT_ONCE, end, page.entries)
         reach("delete.payloads")
         await clear_folder(self._store, topic.name, topic.record.incarnation + 1)
 

@@ -347,6 +347,16 @@ async def test_an_upload_that_is_gone_or_of_another_write_fails_it(tmp_path):
 
 
 @pytest.mark.long
+async def test_an_upload_that_has_expired_before_its_commit_fails_it(tmp_path):
+    async with some(tmp_path, upload_expires_s=7 * 86_400) as together:
+        (broker,) = together.brokers
+        one = await wanted(broker, 1, [[1], [2]])
+        privates.use_clock(inside.uploads(broker), Later(8))
+        failed, _ = await write(broker, one)
+        assert (failed.problem.slug, failed.rows) == ("upload-expired", None)
+        assert await read(broker) == []
+
+
 async def test_a_topic_has_so_many_writers(tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "MAX_WRITERS", 1)
     async with some(tmp_path) as together:

@@ -19,7 +19,7 @@ from seaweedq.broker.uploads.payloads import CLAIMS, MAX_CLAIMS, Payloads
 from seaweedq.clock import SystemClock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
-from seaweedq.coordination.records import ImportRecord, TopicConfig, TopicRecord
+from seaweedq.coordination.records import ImportRecord, TopicConfig, TopicRecord, WriteRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     BadRequest,
@@ -292,3 +292,150 @@ async def test_nobody_puts_or_ends_what_is_imported(world):
     with pytest.raises(UploadConflict, match="imported"):
         await world.uploads[1].abort(world.topic, upload)
     assert (await world.uploads[1].complete(world.topic, upload)).state == "imported"
+
+
+def _write(number: int, state: Any, **more: Any) -> WriteRecord:
+    record = WriteRecord(number, "parquet", False, 1, "", None, False, 0, 1, 1, "n", 0, None, state, **more)
+    return msgspec.structs.replace(record, ended_us=record.ended_us if state in ("done", "failed") else None)
+
+
+async def _newest(world: World, record: WriteRecord, before: int = 0) -> int:
+    key = keys.WRITES.key("t", world.topic.record.incarnation, "w")
+    put = Put(key, keys.WRITES.encode(Versioned.new(record)))
+    revision = await world.coordination.commit([Compare(key, before)], [put])
+    assert revision
+    return revision
+
+
+async def _for_write(world: World, write: str = "w/7", claimed: bool = True) -> tuple[str, str]:
+    upload, record = await world.uploads[0].create(world.topic, len(BYTES), "text/plain", SHA256, False, write)
+    await put(world, 0, upload, BYTES)
+    if claimed:
+        await world.uploads[0].claim(world.topic, upload, "imported", write)
+    return upload, record.name
+
+
+# The newest write; what stays of the uploads of write 7 (claimed, not claimed), an hour later and once they expired.
+SWEPT = {
+    "none": (None, (True, True), (False, False)),
+    "an earlier one": (_write(6, "running"), (True, True), (False, False)),
+    "checking": (_write(7, "checking"), (True, True), (True, True)),
+    "running": (_write(7, "running"), (True, True), (True, True)),
+    "failed": (_write(7, "failed", ended_us=0), (True, True), (False, False)),
+    "done": (_write(7, "done", ended_us=0), (False, False), (False, False)),
+    "a later one": (_write(9, "checking"), (False, False), (False, False)),
+}
+
+
+@pytest.mark.parametrize("what", SWEPT)
+async def test_uploads_go_once_the_number_of_their_write_is_settled(world, what):
+    newest, soon, late = SWEPT[what]
+    names = [(await _for_write(world, claimed=claimed))[1] for claimed in (True, False)]
+    if newest is not None:
+        ended_us = world.clock.us if newest.ended_us is not None else None
+        await _newest(world, msgspec.structs.replace(newest, started_us=world.clock.us, ended_us=ended_us))
+    await world.sweep.records()
+    assert all(name in world.store.objects for name in names), "within the grace time"
+    world.pass_s(world.settings.upload_grace_s + 1)
+    await world.sweep.records()
+    assert tuple(name in world.store.objects for name in names) == soon
+    world.pass_s(world.settings.upload_expires_s)
+    await world.sweep.records()
+    assert tuple(name in world.store.objects for name in names) == late
+
+
+async def test_uploads_of_a_write_that_a_later_broker_has_written_stay(world):
+    upload, name = await _for_write(world)
+    key = keys.WRITES.key("t", world.topic.record.incarnation, "w")
+    encoded = keys.WRITES.encode(Versioned.new(_write(7, "done", ended_us=0)))
+    await world.coordination.commit([], [Put(key, encoded.replace(b'"done"', b'"else"'))])
+    world.pass_s(world.settings.upload_expires_s + world.settings.upload_grace_s + 1)
+    await world.sweep.records()
+    assert name in world.store.objects
+    with pytest.raises(UploadConflict):
+        await world.uploads[0].abort(world.topic, upload)
+
+
+@pytest.mark.parametrize("state", ["checking", "running"])
+async def test_no_abort_takes_an_upload_that_a_write_may_read(world, state):
+    upload, name = await _for_write(world, claimed=False)
+    revision = await _newest(world, _write(7, state))
+    with pytest.raises(UploadConflict, match="w/7 is not over"):
+        await world.uploads[1].abort(world.topic, upload)
+    await _newest(world, _write(7, "failed", ended_us=0), revision)
+    await world.uploads[1].abort(world.topic, upload)
+    assert name not in world.store.objects
+
+
+@pytest.mark.parametrize("act", ["abort", "sweep"])
+async def test_a_write_that_begins_while_its_upload_ends_keeps_it(world, act, monkeypatch):
+    upload, name = await _for_write(world, claimed=False)
+    world.pass_s(world.settings.upload_expires_s + world.settings.upload_grace_s + 1)
+    get, key = world.coordination.get, keys.WRITES.key("t", world.topic.record.incarnation, "w")
+
+    async def slow(asked):
+        found = await get(asked)
+        if asked == key and found is None:
+            await _newest(world, _write(7, "checking"))
+        return found
+
+    monkeypatch.setattr(world.coordination, "get", slow)
+    if act == "sweep":
+        await world.sweep.records()
+    else:
+        with pytest.raises(UploadConflict):
+            await world.uploads[1].abort(world.topic, upload)
+    assert name in world.store.objects
+
+
+async def test_a_pass_reads_the_write_of_many_uploads_once(world, monkeypatch):
+    names = [(await _for_write(world, claimed=False))[1] for _ in range(40)]
+    await _newest(world, _write(7, "done", ended_us=world.clock.us))
+    world.pass_s(world.settings.upload_grace_s + 1)
+    reads = []
+    get = world.coordination.get
+    monkeypatch.setattr(world.coordination, "get", lambda key: reads.append(key) or get(key))
+    await world.sweep.records()
+    assert not set(names) & set(world.store.objects)
+    assert len([key for key in reads if key.startswith("writes/")]) <= 16
+
+
+async def _write_once(world: World, choose: Choose, lost: list[str]) -> None:
+    """A write of one upload beside aborts, sweeps and a broker that does the same: the object is there while the write
+    may read it, and whoever claimed it is not refused."""
+    await world.start()
+    upload, record = await world.uploads[0].create(world.topic, len(BYTES), "text/plain", SHA256, False, "w/7")
+    await put(world, 0, upload, BYTES)
+
+    async def written(broker: int) -> None:
+        key = keys.WRITES.key("t", world.topic.record.incarnation, "w")
+        there = await world.coordination.get(key)
+        before = there.revision if there else 0
+        begun = Put(key, keys.WRITES.encode(Versioned.new(_write(7, "checking"))))
+        if there or not (revision := await world.coordination.commit([Compare(key, 0)], [begun])):
+            return
+        try:
+            await world.uploads[broker].claim(world.topic, upload, "imported", "w/7")
+        except (UploadNotFound, UploadExpired):
+            end = "failed"
+        else:
+            end = "done"
+            for _ in range(3):
+                if record.name not in world.store.objects:
+                    lost.append(record.name)
+                await world.coordination.get(f"other/{before}")  # others' turn
+        over = Put(key, keys.WRITES.encode(Versioned.new(_write(7, end, ended_us=world.clock.us))))
+        await world.coordination.commit([Compare(key, revision)], [over])
+
+    acts = [written(0), sweep(world), world.uploads[1].abort(world.topic, upload)]
+    acts += [act for act in (written(1), world.uploads[0].abort(world.topic, upload)) if choose(2) or act.close()]
+    await world.run(acts, choose, kills=0)
+    assert not lost
+    await check(world, upload, record.name)
+
+
+@settings(max_examples=examples(250), deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_file_stays_while_a_write_may_read_it(data):
+    with patch.object(asyncio, "to_thread", inline):
+        asyncio.run(_write_once(World(presigns=True), lambda count: data.draw(st.integers(0, count - 1)), []))
