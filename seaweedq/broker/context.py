@@ -19,9 +19,9 @@ from seaweedq.broker.topics.cluster_quota import ClusterQuota
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.cluster_level import ClusterLevel
 from seaweedq.coordination.election import Election
-from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.seen_revisions import SeenRevisions
 from seaweedq.errors import NotReady, Restored
 from seaweedq.journal.interface import Journals
 from seaweedq.settings import Settings
@@ -98,7 +98,7 @@ class Context:
 
     settings: Settings
     store: InstrumentedStore
-    coordination: Coordination
+    coordination: SeenRevisions
     clock: Clock
     ids: Ids
     peers: Peers

@@ -13,8 +13,8 @@ from seaweedq.errors import CoordinationUnavailable
 
 class SeenRevisions:
     """A Coordination over that of the process. `seen` is the highest revision of the whole that any answer has shown to
-    this life. `went_back` is called with the reason, as often as an answer shows a lower one; the caller of that gets
-    CoordinationUnavailable."""
+    this life, or that another broker has told it. `went_back` is called with the reason, as often as an answer shows a
+    lower one; the caller of that gets CoordinationUnavailable."""
 
     def __init__(self, coordination: Coordination, went_back: Callable[[str], None]) -> None:
         self.seen = 0
@@ -23,8 +23,11 @@ class SeenRevisions:
         self._went_back = went_back
 
     async def get(self, key: str) -> Entry | None:
+        seen = self.seen
         found = await self._coordination.get(key)
-        if found and found.revision > self.seen:
+        if found is None:  # which has no revision: what is forgotten must not look as if it had never been there
+            self._see(seen, (await self._coordination.range(key, limit=1)).revision)
+        elif found.revision > self.seen:
             self.seen = found.revision
         return found
 

@@ -60,12 +60,13 @@ async def test_the_highest_revision_of_any_answer_is_seen() -> None:
     await world.seen.close()
 
 
-@pytest.mark.parametrize("call", ["range", "dump", "commit"])
+@pytest.mark.parametrize("call", ["get", "range", "dump", "commit"])
 async def test_a_lower_revision_is_told_and_its_answer_is_not_given(call: str) -> None:
     world = World()
     await world.put(3)
     world.go_back()
     asked = {
+        "get": lambda: world.seen.get("a"),
         "range": lambda: world.seen.range(""),
         "dump": lambda: world.seen.dump(),
         "commit": lambda: world.seen.commit([], [Put("b", b"")]),

@@ -8,6 +8,9 @@ also at the segment's next owner, is known as one. Several identities go at a ti
 order among them.
 
 A *link* carries all frames that wait for one owner in few requests: while some are under way the next gathers.
+
+A frame states the highest revision of coordination that its sender has seen, and the owner's journal then does. So an
+upload that the sender has claimed is not forgotten unnoticed where a message names it (internals/lost-coordination.md).
 """
 
 import asyncio
@@ -28,6 +31,7 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import fail, resolve
+from seaweedq.coordination.seen_revisions import SeenRevisions
 from seaweedq.errors import NotOwner, SeaweedqError, Unavailable
 from seaweedq.segments.producers import FORWARD, Sequences
 from seaweedq.segments.rows import newest_us
@@ -185,12 +189,18 @@ class ForwardReceiver:
     """Appends forwarded rows, until a deadline that begins with their request."""
 
     def __init__(
-        self, catalog: Catalog, ownership: Ownership, local: LocalAppender, deadline: Callable[[], Deadline]
+        self,
+        catalog: Catalog,
+        ownership: Ownership,
+        local: LocalAppender,
+        deadline: Callable[[], Deadline],
+        coordination: SeenRevisions,
     ) -> None:
         self._catalog = catalog
         self._ownership = ownership
         self._local = local
         self._deadline = deadline
+        self._coordination = coordination
 
     async def receive(self, frames: Sequence[ForwardFrame]) -> list[Outcome]:
         """Returns an outcome for each frame. Rows that are new share a commit."""
@@ -198,6 +208,8 @@ class ForwardReceiver:
 
     async def _receive(self, frame: ForwardFrame) -> Outcome:
         header, deadline = frame.header, self._deadline()
+        if header.seen > self._coordination.seen:  # the commit states it, since the rows may name what was written then
+            self._coordination.seen = header.seen
         try:
             try:
                 segment = await deadline.bound(self._opened(header))

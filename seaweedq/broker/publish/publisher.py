@@ -258,10 +258,11 @@ class Publishing(Service):
         self.identities = Identities(context.broker, catalog.is_open)
         local, forwarder = LocalAppender(log.commit), Forwarder(context.peers, timeout_s)
         remote = RemoteAppender(
-            catalog, self.ownership, context.roster, local, forwarder, self.identities, context.clock
+            *(catalog, self.ownership, context.roster, local, forwarder, self.identities, context.clock),
+            context.coordination,
         )
         self.publisher = Publisher(self.ownership, log.commit, local, remote, context.ids, context.clock, timeout_s)
-        self.receiver = ForwardReceiver(catalog, self.ownership, local, self.publisher.deadline)
+        self.receiver = ForwardReceiver(catalog, self.ownership, local, self.publisher.deadline, context.coordination)
 
     def forget(self, topic: Topic) -> None:
         """Forgets the identities under which rows of the topic are handed on."""

@@ -30,6 +30,7 @@ from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import fail, resolve
 from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.seen_revisions import SeenRevisions
 from seaweedq.errors import CoordinationUnavailable, NeedsNewerBroker, NotOwner, Restored, Unavailable
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.producers import Sequences
@@ -71,6 +72,7 @@ class RemoteAppender:
         forwarder: Forwarder,
         identities: Identities,
         clock: Clock,
+        coordination: SeenRevisions,
     ) -> None:
         self._catalog = catalog
         self._ownership = ownership
@@ -79,6 +81,7 @@ class RemoteAppender:
         self._forwarder = forwarder
         self._identities = identities
         self._clock = clock
+        self._coordination = coordination
         self._gathered: dict[tuple[Topic, int], list[WaitingSingle]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._refreshed_s: dict[str | None, float] = {}  # when a segment of an owner was looked at last
@@ -232,7 +235,7 @@ class RemoteAppender:
                 detail = f"broker {owner} lost the segment, or has gone, before it answered"
                 raise Unavailable(f"{detail}; whether it took the rows is unknown")
 
-        sent = self._forwarder.send(url, _frame(topic, rows, sequences))
+        sent = self._forwarder.send(url, _frame(topic, rows, sequences, self._coordination.seen))
         try:
             return await ask_while(check_owner, sent, deadline)
         except TimeoutError:
@@ -254,7 +257,7 @@ class RemoteAppender:
                 await deadline.bound(self._catalog.refresh(topic.name, segment))
 
 
-def _frame(topic: Topic, rows: Slice, sequences: Sequences) -> ForwardFrame:
+def _frame(topic: Topic, rows: Slice, sequences: Sequences, seen: int) -> ForwardFrame:
     header = ForwardHeader(
         topic.name,
         topic.record.incarnation,
@@ -265,5 +268,6 @@ def _frame(topic: Topic, rows: Slice, sequences: Sequences) -> ForwardFrame:
         sequences.low,
         sequences.high,
         rows.encoded.payload.size,
+        seen,
     )
     return ForwardFrame(header, rows.encoded.payload)

@@ -225,7 +225,8 @@ class ErrorMessage(msgspec.Struct, array_like=True):
 
 class ForwardHeader(msgspec.Struct, array_like=True, frozen=True):
     """The rows' segment, and where the part of its range begins; their optional columns (layout.mask_of); the producer
-    and sequences that make a repeat known; the size of the rows."""
+    and sequences that make a repeat known; the size of the rows; and the highest revision of coordination that the
+    sender had seen."""
 
     topic: TopicName
     incarnation: Id
@@ -236,6 +237,7 @@ class ForwardHeader(msgspec.Struct, array_like=True, frozen=True):
     low: Count
     high: Count
     length: Count
+    seen: Count = 0
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):

@@ -15,6 +15,7 @@ from seaweedq.broker.publish.forwarder import IDENTITIES, KEPT, Identities
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.deadline import Deadline
+from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records import JournalRecord, TopicConfig
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Unavailable
@@ -128,6 +129,21 @@ async def test_singles_that_find_no_slot_are_told_and_those_after_them_go_on(tmp
             await place.__aexit__(None, None, None)
         del inside.forward_receiver(together.brokers[1]).receive
         await publish(one, topic, "2")
+
+
+@pytest.mark.brokers
+async def test_an_owner_knows_what_the_sender_has_seen_of_coordination(tmp_path: Path) -> None:
+    """Rows may name an upload that was claimed then: the owner's journal states that revision."""
+    async with in_loop(tmp_path) as together:
+        one, topic = await deaf_owner(together)
+        two = together.brokers[1]
+        del inside.forward_receiver(two).receive
+        await publish(one, topic, "1")
+        revision = await one.coordination.commit([], [Put("passed", b"")])
+        assert revision is not None
+        assert two.coordination.seen < revision
+        await publish(one, topic, "2")
+        assert two.coordination.seen >= revision
 
 
 async def test_nobody_waits_for_quiet_once_no_commit_can_come_any_more(tmp_path: Path) -> None:
