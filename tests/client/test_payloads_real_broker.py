@@ -95,7 +95,8 @@ def test_errors_say_what_is_wrong(real_client, film):
     with pytest.raises(PayloadTooLarge) as raised:
         real_client.upload("refusing", film[0])
     assert raised.value.fields["limit_bytes"] == 1000
-    assert real_client.topic("refusing")["bounds"] == {"max_message_bytes": 1024**2, "max_payload_bytes": 1000}
+    bounds = {"max_message_bytes": 1024**2, "max_payload_bytes": 1000, "max_write_uploads": 100_000}
+    assert real_client.topic("refusing")["bounds"] == bounds
     with pytest.raises(UploadNotFound):
         real_client.upload("refusing", b"x", upload_id="20260101-0-" + "0" * 32)
     fields = [{"id": 1, "name": "n", "required": False, "type": "string"}]

@@ -286,10 +286,12 @@ TRIES = 3  # of a PUT whose topic is deleted meanwhile
 
 
 class TopicBounds(Struct):
-    """How large a message of the topic may be, and the payload of an upload, in bytes, by this broker's settings."""
+    """How large a message of the topic may be, and the payload of an upload, in bytes; and how many uploads may be open
+    for writes. By this broker's settings, and for payloads the topic's own."""
 
     max_message_bytes: int
     max_payload_bytes: int
+    max_write_uploads: int
 
 
 class TopicAnswer(Struct):
@@ -360,7 +362,7 @@ _SHOWN = {
     "retention": msgspec.to_builtins(shown_retention(RetentionPolicy())),
     "max_payload_bytes": None,
     "limits": dict.fromkeys(OF_TOPICS),
-    "bounds": {"max_message_bytes": 1_048_576, "max_payload_bytes": 5 * 1024**4},
+    "bounds": {"max_message_bytes": 1_048_576, "max_payload_bytes": 5 * 1024**4, "max_write_uploads": 100_000},
     "created_at": "2026-01-31T12:00:00Z",
     "segments": 4,
     "hot_segments": [],
@@ -579,7 +581,9 @@ async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) ->
         max_payload_bytes=config.max_payload_bytes,
         ndjson=lines_of(config),
         limits=shown_topic_limits(config),
-        bounds=TopicBounds(settings.max_message_bytes, config.payload_limit(settings.max_payload_bytes)),
+        bounds=TopicBounds(
+            settings.max_message_bytes, config.payload_limit(settings.max_payload_bytes), settings.max_write_uploads
+        ),
         created_at=moment(topic.record.created_us),
         segments=sum(record.state == "open" for record in services.catalog.segments(topic).values()),
         hot_segments=[position.segment for position in positions if position.observed and position.observed.hot_key],

@@ -51,6 +51,27 @@ def test_an_unknown_topic_stays_unknown_where_none_are_created(broker_process):
     assert problem_of(answer) == (404, "topic-not-found")
 
 
+def test_an_upload_for_a_write_is_for_nothing_else(http, topic):
+    begun = http.post(f"{topic}/uploads", params={"write": "nightly/17"}, json={"size": len(BYTES)})
+    assert begun.status_code == 201
+    assert put(http, begun.json()).status_code == 201
+    upload = begun.json()["upload_id"]
+    assert http.get(f"{topic}/uploads/{upload}").json()["write"] == "nightly/17"
+    for path, named in (
+        ("messages", {"reference": {"upload_id": upload}}),
+        ("imports", {"upload_id": upload, "format": "ndjson"}),
+    ):
+        assert problem_of(http.post(f"{topic}/{path}", json=named)) == (409, "upload-conflict")
+    write = {"uploads": [upload], "format": "ndjson"}
+    assert problem_of(http.put(f"{topic}/writes/nightly/18", json=write)) == (409, "upload-conflict")
+    assert http.delete(f"{topic}/uploads/{upload}").status_code == 204
+    assert problem_of(http.put(f"{topic}/writes/nightly/18", json=write)) == (409, "upload-conflict")
+    assert problem_of(http.put(f"{topic}/writes/nightly/19", json=write)) == (404, "upload-not-found")
+    refused = http.post(f"{topic}/uploads", params={"write": "nightly"}, json={"size": 1})
+    assert problem_of(refused) == (422, "invalid-request")
+    assert "write" not in http.get(f"{topic}/uploads/{uploaded(http, topic)['upload_id']}").json()
+
+
 def test_a_repeat_of_a_put_is_no_error_and_other_bytes_are(http, topic):
     upload = uploaded(http, topic)
     assert put(http, upload).status_code == 201
