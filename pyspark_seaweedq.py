@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
     from seaweedq.spark.source import Source
 
 
 class DefaultSource(DataSource):
-    """A topic as a source of batches and streams; docs/do/spark.md has the options."""
+    """A topic as a source and a sink of batches and streams; docs/do/spark.md has the options."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -46,3 +51,11 @@ class DefaultSource(DataSource):
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":
         """Returns the reader of a stream."""
         return self._source.stream_reader(schema)
+
+    def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
+        """Returns the writer of a batch."""
+        return self._source.writer(schema, overwrite)
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
+        """Returns the writer of a stream."""
+        return self._source.stream_writer(schema, overwrite)

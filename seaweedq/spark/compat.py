@@ -61,17 +61,23 @@ def _check_names(schema: pa.Schema, names: Sequence[str]) -> None:
 
 
 OLDEST = (4, 0)
+OLDEST_WRITES = (4, 2)  # 4.1 has the Arrow writers of streams; with an older one than this nothing was tried
 OLDEST_STREAMS = (4, 2)  # which tells a source where a batch begins; before, the order over splits cannot be kept
 
 
 def check_version(version: str | None = None) -> None:
     """Raises ClientError for a Spark that is too old; by default the one that is installed."""
-    _check(version, OLDEST, "topics")
+    _check(version, OLDEST, "reads topics")
 
 
 def check_stream_version(version: str | None = None) -> None:
     """As `check_version`, for streams."""
-    _check(version, OLDEST_STREAMS, "topics as streams")
+    _check(version, OLDEST_STREAMS, "reads topics as streams")
+
+
+def check_write_version(version: str | None = None) -> None:
+    """As `check_version`, for writes."""
+    _check(version, OLDEST_WRITES, "writes topics")
 
 
 def _check(version: str | None, oldest: tuple[int, int], what: str) -> None:
@@ -80,7 +86,7 @@ def _check(version: str | None, oldest: tuple[int, int], what: str) -> None:
 
         version = str(pyspark.__version__)
     if tuple(map(int, version.split(".")[:2])) < oldest:
-        raise ClientError(f"this is Spark {version}; seaweedq reads {what} with Spark {oldest[0]}.{oldest[1]} or newer")
+        raise ClientError(f"this is Spark {version}; seaweedq {what} with Spark {oldest[0]}.{oldest[1]} or newer")
 
 
 def register(spark: "SparkSession") -> None:

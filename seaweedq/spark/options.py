@@ -1,9 +1,11 @@
-"""The options of the data source. Pure; every error names the option, its value and the allowed ones."""
+"""The options of the data source, as it is read and as it is written. Pure; every error names the option, its value and
+the allowed ones.
+"""
 
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -32,8 +34,13 @@ NAMES = (
     "storageOptions",
     "expired",
 )
+WRITE_NAMES = ("url", "topic", "maxFileBytes", "writeId", "writeNumber", "invalidRows")
+_OF_SPARK = ("checkpointlocation", "queryname")  # which Spark hands on to the sink of a stream
 STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 BATCH_ONLY = ("endingOffsets", "endingTimestamp")
+FAIL = "fail"  # of `invalidRows`: no topic gets them
+STREAMS, JOBS = "spark.", "job."  # begin the names of writers that are made here: of streams, and of single writes
+OWN_WRITERS = (STREAMS, JOBS)
 _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 _UNITS_B = {"": 1, "k": 1024, "m": MIB, "g": 1024 * MIB}
 
@@ -61,15 +68,9 @@ class Options:
     @staticmethod
     def parse(options: Mapping[str, str]) -> "Options":
         """Parses options by their names, in any case. Raises ValueError."""
-        names = {name.lower(): name for name in NAMES}
-        given = {_official_name(name, names): value for name, value in options.items()}
-        url = given.get("url") or os.environ.get("SEAWEEDQ_URL")
-        if not url:
-            raise ValueError("the option url is not given, and SEAWEEDQ_URL is not set")
-        if not given.get("topic"):
-            raise ValueError("the option topic is not given; it must be the name of a topic")
+        given = _given(options, NAMES)
         made = Options(
-            url,
+            _url(given),
             given["topic"],
             _columns(given.get("columns")),
             _bound(given, "starting", ("earliest", "latest")),
@@ -101,17 +102,78 @@ class Options:
                 raise ValueError(f"the option {name} is not for {of}")
 
 
+@dataclass(frozen=True)
+class WriteOptions:
+    """The options of a write. `write_id` and `write_number` name it, if it is to be taken once however often it is
+    tried; `invalid_rows` is the topic that gets what the other one refuses, None if that fails the write."""
+
+    url: str
+    topic: str
+    max_file_bytes: int = 256 * MIB
+    write_id: str | None = None
+    write_number: int = 0
+    invalid_rows: str | None = None
+
+    @staticmethod
+    def parse(options: Mapping[str, str]) -> "WriteOptions":
+        """Parses options by their names, in any case. Raises ValueError."""
+        given = _given({name: text for name, text in options.items() if name.lower() not in _OF_SPARK}, WRITE_NAMES)
+        invalid: str | None = given.get("invalidRows", FAIL)
+        if invalid == given["topic"]:
+            raise ValueError(f"invalidRows is {invalid!r}, the topic that refuses them; it must be {FAIL!r} or another")
+        return WriteOptions(
+            _url(given),
+            given["topic"],
+            _bytes(given, "maxFileBytes", 256 * MIB),
+            *_write_name(given),
+            None if invalid == FAIL else invalid,
+        )
+
+
+def _given(options: Mapping[str, str], allowed: Sequence[str]) -> dict[str, str]:
+    """Returns the options by their official names. There is a topic among them."""
+    names = {name.lower(): name for name in allowed}
+    given = {_official_name(name, names): value for name, value in options.items()}
+    if not given.get("topic"):
+        raise ValueError("the option topic is not given; it must be the name of a topic")
+    return given
+
+
+def _url(given: Mapping[str, str]) -> str:
+    url = given.get("url") or os.environ.get("SEAWEEDQ_URL")
+    if not url:
+        raise ValueError("the option url is not given, and SEAWEEDQ_URL is not set")
+    return url
+
+
+def _write_name(given: Mapping[str, str]) -> tuple[str | None, int]:
+    writer, number = given.get("writeId"), given.get("writeNumber")
+    if (writer is None) != (number is None):
+        there, missing = ("writeId", "writeNumber") if number is None else ("writeNumber", "writeId")
+        raise ValueError(f"the option {there} is given, and {missing} is not; a write has both or none")
+    if writer is None or number is None:
+        return None, 0
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,128}", writer) or writer.startswith(OWN_WRITERS):
+        raise ValueError(
+            f"writeId is {writer!r}; it must be 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', and must not begin with "
+            f"{' or '.join(map(repr, OWN_WRITERS))}"
+        )
+    if not re.fullmatch(r"[0-9]{1,19}", number) or int(number) >= 2**63:
+        raise ValueError(f"writeNumber is {number!r}; it must be a whole number from 0, and below 2^63")
+    return writer, int(number)
+
+
 def _official_name(name: str, names: Mapping[str, str]) -> str:
     if name.lower() in names:
         return names[name.lower()]
-    if name.lower() == "pushdown":
+    if name.lower() == "pushdown" and "columns" in names:
         raise ValueError(
             "there is no option pushdown: up to 4.3.0 Spark keeps the filters of one query for others over the same "
             "DataFrame, which then have wrong rows. State offsets, times and columns, or use read_topic, which filters"
         )
     nearest = get_close_matches(name.lower(), names, 1, 0) or ["topic"]
     raise ValueError(
-        f"there is no option {name!r}; the nearest is {names[nearest[0]]!r}. These are: {', '.join(NAMES)}"
+        f"there is no option {name!r}; the nearest is {names[nearest[0]]!r}. These are: {', '.join(names.values())}"
     )
 
 

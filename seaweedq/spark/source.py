@@ -1,34 +1,42 @@
-"""The data source, and its batch reader.
+"""The data source, its batch reader, and the checks before a write.
 
 Spark makes a source anew for each of its steps, in workers of Python on the driver.
 """
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from seaweedq.client.core.calls import segment_map, topic_files, with_removed
+from seaweedq.client.core.calls import call, segment_map, topic_files, topic_path, with_removed
 from seaweedq.client.core.table import bounds_by_segment, cover_rows, expiry_time, plan
 from seaweedq.client.sync.client import Client
-from seaweedq.spark.compat import check_stream_version, check_version, spark_schema_of
+from seaweedq.clock import SystemClock
+from seaweedq.spark.compat import check_stream_version, check_version, check_write_version, spark_schema_of
 from seaweedq.spark.offsets import Loss, initial, segments_of, starts
-from seaweedq.spark.options import BATCH_ONLY, STREAM_ONLY, Options
+from seaweedq.spark.options import BATCH_ONLY, STREAM_ONLY, Options, WriteOptions
 from seaweedq.spark.partition_reader import PartitionReader, TaskShare, TopicFacts, TopicPartition, divide, loss_of
+from seaweedq.spark.row_checks import check_frame
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamReader
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
 
 class Source:
-    """A topic with the options of a query. Raises ValueError for a wrong option."""
+    """A topic with the options of a query. Each method raises ValueError for a wrong option."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         check_version()
-        self.options = Options.parse(options)
+        self._given = options
         self._facts: TopicFacts | None = None  # of the topic that the frame was made of; readers notice another one
+
+    @cached_property
+    def options(self) -> Options:
+        """The options of a read; a write has others."""
+        return Options.parse(self._given)
 
     def schema(self) -> "StructType":
         """Returns the columns that are read: those of the files, with `segment` at the end."""
@@ -50,6 +58,37 @@ class Source:
         from seaweedq.spark.stream_reader import StreamReader
 
         return StreamReader(self.options, schema, self._facts)
+
+    def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
+        """Returns the writer of a batch. Raises ValueError for columns that the topic does not take."""
+        options, facts = self._writing(schema, overwrite)
+        from seaweedq.spark.writer import BatchWriter
+
+        return BatchWriter(options, facts)
+
+    def stream_writer(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
+        """Returns the writer of a stream. Raises as `writer`."""
+        options, facts = self._writing(schema, overwrite)
+        if options.write_id is not None:
+            raise ValueError("the option writeId is not for streams, whose writes have the ids of query and batch")
+        from seaweedq.spark.writer import StreamWriter
+
+        return StreamWriter(options, facts)
+
+    def _writing(self, schema: "StructType", overwrite: bool) -> tuple[WriteOptions, Mapping[str, Any]]:
+        check_write_version()
+        options = WriteOptions.parse(self._given)
+        if overwrite:
+            raise ValueError("a topic's messages stay, and no write replaces them: write mode('append'), or outputMode")
+        with Client(options.url) as client:
+            facts = client.run(call("GET", topic_path(options.topic)))
+            if options.invalid_rows:
+                kind = client.run(call("GET", topic_path(options.invalid_rows)))["format"]
+                if kind != "json":
+                    detail = f"invalidRows is {options.invalid_rows!r}, a {kind} topic; it must be a json topic"
+                    raise ValueError(detail)
+        check_frame(schema, facts, SystemClock().now_us())
+        return options, facts
 
 
 class BatchReader(PartitionReader, DataSourceReader):

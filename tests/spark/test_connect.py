@@ -40,9 +40,10 @@ def connect(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.process
 @pytest.mark.long
-def test_a_connect_session_reads_a_topic(connect: None, broker: BrokerProcess, tmp_path: Path) -> None:
+def test_a_connect_session_reads_and_writes_topics(connect: None, broker: BrokerProcess, tmp_path: Path) -> None:
     with Client(broker.url) as client:
         client.create_topic("far", initial_segments=2)
+        client.create_topic("far-written")
         publish(client, "far", 0, 100)
         client.flush("far")
         publish(client, "far", 100, 120)
@@ -62,7 +63,7 @@ def test_a_connect_session_reads_a_topic(connect: None, broker: BrokerProcess, t
     found = json.loads(done.stdout.splitlines()[-1])
     assert found.pop("session").startswith("pyspark.sql.connect")
     assert found.pop("store") == list(range(100))
-    assert found == {way: list(range(120)) for way in ("driver", "executors", "source", "stream")}
+    assert found == {way: list(range(120)) for way in ("driver", "executors", "source", "stream", "written")}
 
 
 EXECUTORS = {

@@ -13,8 +13,8 @@ from seaweedq.client.core.calls import TopicFile
 from seaweedq.client.core.table import FilePart, Rows
 from seaweedq.errors import ClientError
 from seaweedq.segments.entry import ROW_GROUP_ROWS
-from seaweedq.spark.compat import check_columns, check_stream_version
-from seaweedq.spark.options import MIB, Options
+from seaweedq.spark.compat import check_columns, check_stream_version, check_write_version
+from seaweedq.spark.options import MIB, Options, WriteOptions
 from seaweedq.spark.partition_reader import divide
 from seaweedq.spark.source import Source
 
@@ -141,3 +141,42 @@ def test_tasks_read_alike() -> None:
     files = [TopicFile(n, "name", 0, 600_000, 17 * MIB, None, None) for n in range(9)]
     works = divide([FilePart(file, 0, 600_000) for file in files], [], 128 * MIB)
     assert [len(work.files) for work in works] in ([4, 5], [5, 4])
+
+
+def test_options_of_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEAWEEDQ_URL", "http://there")
+    assert WriteOptions.parse({"Topic": "t", "checkpointLocation": "c", "queryName": "q"}) == WriteOptions(
+        "http://there", "t"
+    )
+    options = {"maxfilebytes": "1m", "writeid": "daily-2.x_", "writenumber": "7", "invalidrows": "bad"}
+    assert WriteOptions.parse(GIVEN | options) == WriteOptions("http://nowhere", "t", MIB, "daily-2.x_", 7, "bad")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"writeID": "a"}, "the option writeId is given, and writeNumber is not; a write has both or none"),
+        ({"writeNumber": "1"}, "the option writeNumber is given, and writeId is not"),
+        ({"writeId": "a/b", "writeNumber": "1"}, "writeId is 'a/b'; it must be 1 to 128 of A-Z"),
+        ({"writeId": "x" * 129, "writeNumber": "1"}, "it must be 1 to 128 of"),
+        ({"writeId": "spark.1", "writeNumber": "1"}, "must not begin with 'spark.' or 'job.'"),
+        ({"writeId": "a", "writeNumber": "-1"}, "writeNumber is '-1'; it must be a whole number from 0"),
+        ({"writeId": "a", "writeNumber": str(2**63)}, "and below 2^63"),
+        ({"invalidRows": "t"}, "invalidRows is 't', the topic that refuses them; it must be 'fail' or another"),
+        ({"maxFileBytes": "none"}, "maxFileBytes is 'none'; it must be a number of bytes"),
+        ({"columns": "a"}, "there is no option 'columns'; the nearest is"),
+        ({"pushdown": "true"}, "there is no option 'pushdown'; the nearest is"),
+        ({"topic": ""}, "the option topic is not given"),
+    ],
+)
+def test_wrong_options_of_a_write(options: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        WriteOptions.parse(GIVEN | options)
+    assert says in str(raised.value)
+
+
+def test_writes_that_are_refused_at_once() -> None:
+    with pytest.raises(ValueError, match=r"no write replaces them: write mode\('append'\)"):
+        Source(GIVEN).writer(None, True)  # type: ignore[arg-type]
+    with pytest.raises(ClientError, match=r"this is Spark 4\.1\.9; seaweedq writes topics with Spark 4\.2 or newer"):
+        check_write_version("4.1.9")

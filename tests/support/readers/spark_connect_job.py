@@ -1,4 +1,5 @@
-"""Reads a topic in a session of Spark Connect, whose server it starts: `URL TOPIC STORE FOLDER`. Prints JSON."""
+"""Reads a topic in a session of Spark Connect, whose server it starts, and writes it into the topic `{TOPIC}-written`:
+`URL TOPIC STORE FOLDER`. Prints JSON."""
 
 import json
 import sys
@@ -31,6 +32,7 @@ def main(url: str, topic: str, store: str, scratch: str) -> dict[str, Any]:
     register(spark)
     found["source"] = values(spark.read.format("seaweedq").options(url=url, topic=topic).load())
     found["stream"] = streamed(spark, url, topic, Path(scratch))
+    found["written"] = written(spark, url, topic, f"{topic}-written")
     spark.stop()
     return found
 
@@ -49,6 +51,14 @@ def streamed(spark: Any, url: str, topic: str, scratch: Path) -> list[int]:
     query = writer.trigger(availableNow=True).start()
     assert query.awaitTermination(120), "the stream ends"
     return values(spark.read.parquet(out))
+
+
+def written(spark: Any, url: str, topic: str, into: str) -> list[int]:
+    """The sorted values of a topic that a batch was written into."""
+    source = spark.read.format("seaweedq").options(url=url)
+    rows = source.option("topic", topic).load().select("_key", "value")
+    rows.write.format("seaweedq").options(url=url, topic=into).mode("append").save()
+    return values(source.option("topic", into).load())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,171 @@
+"""Tasks, commits and aborts of a write as Spark calls them, at a broker, without Spark: what is tried again, what fails
+amid, and what is left of it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from seaweedq import Client
+from seaweedq.errors import ClientError, SeaweedqError
+from tests.support.processes.broker_process import BrokerProcess
+
+pytest.importorskip("pyspark")
+from seaweedq.spark.options import WriteOptions
+from seaweedq.spark.writer import BatchWriter, TaskOutput
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[Client]:
+    with Client(broker.url) as client:
+        yield client
+
+
+@pytest.fixture
+def job(client: Client, broker: BrokerProcess, request: pytest.FixtureRequest) -> "Job":
+    name = request.node.name.replace("test_", "")[:60]
+    client.create_topic(name, initial_segments=2)
+    return Job(client, broker.url, name)
+
+
+class Job:
+    """A write into a topic, by tasks of numbers."""
+
+    def __init__(self, client: Client, url: str, topic: str, **options: str) -> None:
+        self.client, self.url, self.topic = client, url, topic
+        self.writer = BatchWriter(WriteOptions.parse({"url": url, "topic": topic, **options}), client.topic(topic))
+
+    def again(self, **options: str) -> "Job":
+        """The same job, run anew."""
+        return Job(self.client, self.url, self.topic, **options)
+
+    def task(self, first: int, count: int, partition: int = 0, batch_rows: int = 1000) -> TaskOutput:
+        """Runs a task."""
+        writer = self.writer
+        return writer.task(batches(first, count, batch_rows), writer.writer, writer.options.write_number, partition)
+
+    def rows(self) -> list[int]:
+        """The numbers in the topic, sorted."""
+        return sorted(map(int, self.client.read_table(self.topic, live=True)["value"].to_pylist()))
+
+
+def batches(first: int, count: int, batch_rows: int = 1000) -> Iterator[pa.RecordBatch]:
+    for at in range(first, first + count, batch_rows):
+        numbers = range(at, min(at + batch_rows, first + count))
+        yield pa.RecordBatch.from_pydict({"value": list(map(str, numbers))})
+
+
+NAMED = {"writeId": "daily", "writeNumber": "5"}
+LARGE = {"maxFileBytes": "1"}  # each batch of Arrow is an upload
+
+
+def test_of_a_task_that_is_tried_twice_one_message_counts(job: Job) -> None:
+    job = job.again(**LARGE)
+    first, second = job.task(0, 100), job.task(0, 100)
+    assert first.valid.uploads
+    job.writer.commit([second, None, job.task(100, 10, 1)])
+    assert job.rows() == list(range(110))
+
+
+def test_a_commit_that_comes_again_with_other_uploads_is_taken_once(job: Job) -> None:
+    job = job.again(**NAMED)
+    job.writer.commit([job.task(0, 300)])
+    other = job.again(**NAMED, **LARGE)
+    other.writer.commit([other.task(at, 50, at // 50) for at in range(0, 300, 50)])
+    assert job.rows() == list(range(300))
+
+
+def test_a_commit_that_raised_is_aborted_and_stays(job: Job) -> None:
+    """Spark calls `abort` with the same messages; the answer of the commit was lost."""
+    job = job.again(**NAMED, **LARGE)
+    messages = [job.task(0, 100)]
+    job.writer.commit(messages)
+    job.writer.abort(messages)
+    job.writer.commit(messages)
+    assert job.rows() == list(range(100))
+
+
+def test_what_was_aborted_is_not_taken_and_comes_again(job: Job) -> None:
+    job = job.again(**NAMED, **LARGE)
+    messages = [job.task(0, 100), None]
+    job.writer.abort(messages)
+    job.writer.abort(messages)
+    with pytest.raises(SeaweedqError):
+        job.writer.commit(messages)
+    assert job.rows() == []
+    job.writer.commit([job.task(0, 100)])
+    assert job.rows() == list(range(100))
+
+
+def test_an_abort_without_a_broker_fails_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job.again(**LARGE)
+    messages = [job.task(0, 100)]
+
+    def no_broker(*_: Any, **__: Any) -> Any:
+        raise OSError("no broker")
+
+    monkeypatch.setattr(Client, "run", no_broker)
+    job.writer.abort(messages)
+
+
+def test_two_hundred_tiny_tasks_make_one_upload(job: Job) -> None:
+    job = job.again(**NAMED)
+    messages = [job.task(at * 10, 10, at) for at in range(200)]
+    assert not any(message.valid.uploads for message in messages)
+    job.writer.commit(messages)
+    assert job.rows() == list(range(2000))
+    assert job.client.last_write(job.topic, "daily").uploads == 1
+
+
+def test_no_rows_are_no_write(job: Job) -> None:
+    job.writer.commit([job.task(0, 0), job.task(0, 0, 1)])
+    job.writer.commit([])
+    assert job.rows() == []
+
+
+def test_a_task_that_fails_leaves_no_upload(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    upload = Client.upload
+    monkeypatch.setattr(Client, "upload", lambda *a, **m: made.append(found := upload(*a, **m)) or found)
+    writer = job.again(**LARGE).writer
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from batches(0, 3000)
+        yield pa.RecordBatch.from_pydict({"value": ["1", "{"]})
+
+    with pytest.raises(ClientError, match=r"does not take row 3001 of partition 3, its column 'value': .*invalidRows"):
+        writer.task(rows(), "w", 0, 3)
+    assert made
+    messages = [TaskOutput("w", valid=type(job.task(0, 0).valid)(1, tuple(made)), invalid=job.task(0, 0).invalid)]
+    with pytest.raises(SeaweedqError):
+        writer.decide(messages, 0)
+
+
+def test_invalid_rows_are_decided_before_the_others(job: Job) -> None:
+    """So what a topic has left out is never lost, also where the main write fails. A repeat is there once."""
+    astray = f"{job.topic[:50]}-astray"
+    job.client.create_topic(astray)
+    job = job.again(**NAMED, invalidRows=astray)
+    writer = job.writer
+    output = writer.task([pa.RecordBatch.from_pydict({"value": ["1", "{", "2"]})], "daily", 5, 0)
+    assert (output.valid.rows, output.invalid.rows) == (2, 1)
+    lost = TaskOutput("daily", type(output.valid)(1, ("no-such-upload",)), output.invalid)
+    with pytest.raises(SeaweedqError):
+        writer.commit([lost])
+    assert job.client.read_table(astray, live=True).num_rows == 1
+    writer.commit([output])
+    assert job.rows() == [1, 2]
+    assert job.client.read_table(astray, live=True).num_rows == 1
+
+
+@pytest.mark.long
+def test_a_broker_that_restarts_between_uploads_and_commit(job: Job, broker: BrokerProcess) -> None:
+    job = job.again(**NAMED, **LARGE)
+    messages = [job.task(0, 100)]
+    broker.kill()
+    broker.start()
+    job.writer.commit(messages)
+    assert job.rows() == list(range(100))
