@@ -55,6 +55,7 @@ CALLS = [
     ("topic create t --segments 2",),
     ("topic create t --segments 2",),
     ("topic set t --no-scaling",),
+    ("topic edit t --yes",),
     ("topic set t --retention-max-age-s 9 --dry-run",),
     ("topic set t --max-segments 9",),
     ("subscription create t s --start earliest",),
@@ -102,7 +103,9 @@ CALLS = [
 
 
 @pytest.mark.process
-def test_the_json_of_every_command_parses(real_broker, tmp_path):
+def test_the_json_of_every_command_parses(real_broker, tmp_path, monkeypatch):
+    monkeypatch.setenv("EDITOR", "true")
+    monkeypatch.delenv("VISUAL", raising=False)
     file = tmp_path / "rows.ndjson"
     file.write_text('{"n": 3}\n')
     names = {"file": str(file), "broker": "", "token": ""}

@@ -1,15 +1,21 @@
-"""`seaweedq topic create` and `set`: a topic's configuration as options; and `split`, `merge`, `roll` and `move`, which
-change segments manually.
+"""`seaweedq topic create`, `set` and `edit`: a topic's configuration as options, or in an editor; and `split`, `merge`,
+`roll` and `move`, which change segments manually.
 """
 
+import os
+import shlex
+import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
+from difflib import unified_diff
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, duration, run, say, size
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, counted, duration, run, say, size
 from seaweedq.cli.shared.output import JSON, TABLE, Output, say_done, say_json
+from seaweedq.errors import ClientError
 
 CREATE = "Example: seaweedq topic create flights --format typed --schema flights.json --key-field carrier"
 SET = """Examples: seaweedq topic set flights --retention-max-age-s 7d --keep-unread ·
@@ -142,6 +148,76 @@ def change(
     said = ", ".join(counted(found[f"{thing}s"], thing) for thing in ("file", "byte", "message"))
     unread = f"of which {found['unread']:,} are not acked by some subscription"
     say_done(output, f"the retention would take {said}, {unread}", **found)
+
+
+CHANGEABLE = ("flush", "retention", "scaling", "limits", "max_payload_bytes", "ndjson")
+EDIT = "Examples: seaweedq topic edit flights · EDITOR='code --wait' seaweedq topic edit flights"
+
+
+def edit(
+    topic: Topic,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Change settings in $VISUAL or $EDITOR (vi), as JSON: show the difference, ask, and apply it."""
+    import msgspec
+
+    with connect(url) as client:
+        facts = client.topic(topic)
+        before = {name: facts[name] for name in CHANGEABLE if name in facts}
+        text = msgspec.json.format(msgspec.json.encode(before), indent=2).decode() + "\n"
+        with tempfile.NamedTemporaryFile("w", prefix=f"{topic}-", suffix=".json", delete=False) as file:
+            file.write(text)
+        kept = Path(file.name)
+        try:
+            edited = _edited(kept)
+            try:
+                after = msgspec.json.decode(edited)
+            except msgspec.DecodeError as error:
+                raise ClientError(f"{kept} is no JSON object: {error}") from None
+            if not isinstance(after, dict):
+                raise ClientError(f"{kept} is no JSON object: {type(after).__name__}")
+            config = differing(before, after)
+            if config:
+                typer.echo(
+                    "".join(unified_diff(text.splitlines(True), edited.splitlines(True), "now", "new")), err=True
+                )
+                if not yes:
+                    typer.confirm(f"Change topic {topic}?", abort=True, err=True)
+                client.update_topic(topic, **config)
+        except BaseException:
+            complain(f"nothing was changed; the text is in {kept}")
+            raise
+        kept.unlink()
+    told = f"topic {topic} is changed" if config else f"topic {topic} is as it was"
+    say_done(output, told, topic=topic, changed=bool(config))
+
+
+def _edited(file: Path) -> str:
+    """Has a person edit a file. Returns its text. Raises ClientError if the editor does not start, or fails."""
+    command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    try:
+        code = subprocess.run([*shlex.split(command), str(file)], check=False).returncode
+    except (OSError, ValueError) as error:
+        raise ClientError(f"the editor {command!r} does not start: {error}; set EDITOR") from None
+    if code:
+        raise ClientError(f"the editor {command!r} ended with exit code {code}")
+    return file.read_text()
+
+
+def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the change that makes one configuration the other: members with other values, and null, which restores
+    the default, for those that are gone."""
+    config: dict[str, Any] = {}
+    for name in before.keys() | after.keys():
+        old, new = before.get(name), after.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            new = {key: new.get(key) for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
+            old = {}
+        if old != new:
+            config[name] = new
+    return config
 
 
 def _placed(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -196,6 +196,7 @@ MEASURED = 100  # topics of a table; each takes three requests
 
 app.command(epilog=configure.CREATE)(configure.create)
 app.command("set", epilog=configure.SET)(configure.change)
+app.command(epilog=configure.EDIT)(configure.edit)
 
 
 @app.command("list", epilog="Examples: seaweedq topic list · seaweedq topic list -o json | jq .name")

@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,42 @@ def run(broker: BrokerProcess, *arguments: str, code: int = 0) -> str:
     result = CliRunner().invoke(app, ["topic", *arguments, "--url", broker.url], env={"COLUMNS": "200"})
     assert result.exit_code == code, result.output
     return result.output
+
+
+def test_a_topic_is_changed_in_an_editor(
+    real_broker: BrokerProcess, real_client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("VISUAL", raising=False)
+    run(real_broker, "create", "edited", "--max-segments", "9")
+
+    def edit(editor: str, code: int = 0) -> str:
+        monkeypatch.setenv("EDITOR", editor)
+        given = ["topic", "edit", "edited", "--yes", "--url", real_broker.url]
+        result = CliRunner().invoke(app, given, env={"COLUMNS": "200"})
+        assert result.exit_code == code, result.output
+        return f"{result.output} {result.exception}"
+
+    assert "topic edited is as it was" in edit("true")
+    shown = edit("""sed -i 's/"max_segments": 9/"max_segments": 7/'""")
+    assert [line in shown for line in ('-    "max_segments": 9', '+    "max_segments": 7')] == [True, True]
+    assert "topic edited is changed" in shown
+    assert real_client.topic("edited")["scaling"]["max_segments"] == 7
+    edit("""sed -i '/"max_segments"/d'""")
+    assert real_client.topic("edited")["scaling"]["max_segments"] != 7
+    assert not list(tmp_path.iterdir())
+    for editor, said in (
+        ("""sed -i 's/"scaling"/scaling/'""", "is no JSON object"),
+        ("""sed -i 's/"enabled": true/"enabled": "so so"/'""", "enabled"),
+        ("false", "the editor 'false' ended with exit code 1"),
+        ("/no/such/editor", "the editor '/no/such/editor' does not start"),
+    ):
+        shown = edit(editor, code=1)
+        (kept,) = tmp_path.iterdir()
+        assert f"nothing was changed; the text is in {kept}" in shown
+        assert said in shown, editor
+        kept.unlink()
+    assert real_client.topic("edited")["scaling"]["enabled"] is True
 
 
 def test_every_field_has_an_option(real_broker: BrokerProcess, real_client: Client) -> None:
