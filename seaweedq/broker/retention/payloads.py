@@ -18,6 +18,7 @@ from functools import partial
 
 import msgspec
 
+from seaweedq.broker.imports.records import is_over
 from seaweedq.broker.read.positions import TopicPositions
 from seaweedq.broker.retention.rounds import Rounds
 from seaweedq.broker.topics.catalog import Catalog, Topic
@@ -87,6 +88,8 @@ class RetainedPayloads:
     async def delete_unreferenced(self, topic: Topic, now_us: int) -> None:
         """Deletes the payloads that this scan and the one before have found, in a round that began at that time of the
         store. Raises Unavailable, Fenced, ChainDamaged."""
+        if await self._is_written(topic):
+            return  # its files may have no records any more, if coordination was lost
         before = self._scans.pop(topic, None)
         there, is_all = await self._listed(topic)
         if (is_all and not there) or await self._takes_letters(topic):
@@ -139,6 +142,12 @@ class RetainedPayloads:
             found |= {(number, name): date for name, date in zip(new, dates, strict=True)}
         self._oldest[topic] = found
         return min((date for date in found.values()), default=NOW)
+
+    async def _is_written(self, topic: Topic) -> bool:
+        """Tells whether a write into a topic is not over."""
+        entries, _ = await read_all(self._coordination, keys.WRITES.prefix(topic.name, topic.record.incarnation))
+        found = [keys.WRITES.read(entry) for entry in entries]
+        return any(isinstance(one, Unreadable) or not is_over(one.record) for one in found)
 
     async def _takes_letters(self, topic: Topic) -> bool:
         there, _ = await read_all(self._coordination, keys.SUBSCRIPTIONS.prefix())

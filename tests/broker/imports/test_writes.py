@@ -42,6 +42,7 @@ from tests.support.brokers import inside
 from tests.support.brokers.deaf import end_task
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
+from tests.support.brokers.returned import CopiedCoordination, returned
 from tests.support.tiers import later
 
 pytestmark = [pytest.mark.process, pytest.mark.brokers]
@@ -87,12 +88,14 @@ def killed_at(place: str, dead: asyncio.Event) -> Any:
     return using(points)
 
 
+READER = partial(ReaderProcess.start, COMMAND)
+
+
 @asynccontextmanager
 async def some(folder: Path, count: int = 1, segments: int = 3, **settings: Any) -> AsyncIterator[InLoop]:
     """So many brokers, with a topic."""
-    reader = partial(ReaderProcess.start, COMMAND)
     given = {"import_batch_rows": BATCH, "snapshot_s": 3600, **settings}
-    async with in_loop(folder, count, import_reader=reader, **given) as together:
+    async with in_loop(folder, count, import_reader=READER, **given) as together:
         await inside.topic_admin(together.brokers[0]).create("t", TopicConfig(initial_segments=segments))
         await until(lambda: all(inside.catalog(one).get("t") for one in together.brokers))
         yield together
@@ -433,6 +436,27 @@ async def test_the_store_knows_a_write_before_anybody_is_told(tmp_path):
         assert found is not None
         key = privates.records(inside.writes(broker)).key(WorkId.from_topic(inside.topic(broker, "t"), "w"))
         assert keys.WRITES.require(Entry(key, found.state.keys[key], 1)).record == record
+
+
+@pytest.mark.parametrize(
+    "place",
+    [later("write.running"), later("change.made"), "write.batch:5", later("write.done"), later("change.made:2")],
+)
+async def test_a_write_outlives_the_loss_of_coordination(tmp_path, place):
+    """The records of its uploads are lost; the store has its files, their list, and what was decided."""
+    given = {"import_batch_rows": BATCH, "snapshot_s": 3600, "journal": "object"}
+    async with returned(tmp_path, 1, import_reader=READER, **given) as world:
+        (dying,) = world.together.brokers
+        await inside.topic_admin(dying).create("t", TopicConfig(initial_segments=2))
+        await world.snapshot()
+        first = await wanted(dying, 7, cut(ALL))
+        await dies(world.together, dying, place, write(dying, first))
+        waiting = await world.bring_back(CopiedCoordination(), [dying])
+        await world.rebuild(waiting[0])
+        (alive,) = await world.go_on(waiting)
+        record, begun = await write(alive, await wanted(alive, 7, cut(ALL[::-1], 3)))
+        assert (record.state, record.rows_done, begun) == ("done", len(ALL), place == "write.running")
+        assert sorted(await read(alive)) == ALL
 
 
 @pytest.mark.long

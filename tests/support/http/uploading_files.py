@@ -24,9 +24,9 @@ class Importer:
         """Create the topic."""
         assert self.http.put(self.path, json=config).status_code == 201
 
-    def upload(self, data: bytes) -> str:
+    def upload(self, data: bytes, **params: str) -> str:
         """Upload bytes: the upload's id."""
-        asked = self.http.post(f"{self.path}/uploads", json={"size": len(data)})
+        asked = self.http.post(f"{self.path}/uploads", params=params, json={"size": len(data)})
         assert asked.status_code == 201, asked.text
         given = asked.json()
         put = httpx.request(
