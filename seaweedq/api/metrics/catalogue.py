@@ -86,6 +86,7 @@ OF_A_READY_BROKER = (
     cluster.suspicion_metrics,
     cluster.load_metrics,
     cluster.reshape_metrics,
+    cluster.file_work_metrics,
     cluster.retention_metrics,
     cluster.snapshot_metrics,
 )
@@ -104,6 +105,7 @@ GROUPS: Mapping[str, Sequence[Family]] = {
     "Brokers that seem dead": cluster.SUSPICION,
     "Load": cluster.LOAD,
     "Segments that split and merge": cluster.RESHAPES,
+    "Imports and writes": cluster.FILE_WORK,
     "Retention": cluster.RETENTION,
     "Snapshots of coordination": cluster.SNAPSHOT,
     "The process": OF_PROCESS,

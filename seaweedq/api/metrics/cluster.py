@@ -229,7 +229,22 @@ SNAPSHOT_AGE = gauge(
 )
 SNAPSHOT_BYTES = gauge("seaweedq_snapshot_bytes", "Size of the last snapshot of coordination that this broker has put")
 SNAPSHOTS = counter("seaweedq_snapshots_total", "Snapshots of coordination that this broker has put into the store")
+WORKS = counter(
+    "seaweedq_file_works_total",
+    "Imports and writes that this broker has ended, by kind (import, write) and state (done, failed)",
+    "kind",
+    "state",
+    watch="a rise of `failed`: the [import](http.md#imports) or [write](http.md#writes) says why",
+)
+WORK_ROWS = counter("seaweedq_file_work_rows_total", "Rows of them that became durable at this broker", "kind")
+WORKING = gauge(
+    "seaweedq_file_works_under_way",
+    "Imports and writes that this broker works on, or that wait for their turn",
+    "kind",
+    watch="over 2 for long: they wait for one another",
+)
 LOAD = (MESSAGES, BYTES, HOT)
+FILE_WORK = (WORKS, WORK_ROWS, WORKING)
 RESHAPES = (DONE, UNDER_WAY, PAUSE, WITHHELD)
 RETENTION = (HELD, FILES, PAYLOADS)
 SNAPSHOT = (SNAPSHOT_AGE, SNAPSHOTS, SNAPSHOT_BYTES)
@@ -252,6 +267,14 @@ def reshape_metrics(broker: Broker) -> Iterator[Metric]:
     yield UNDER_WAY.of(reshaper.under_way)
     yield DONE.by({kind: counters.done[kind] for kind in KINDS})
     yield PAUSE.durations([((), counters.pauses)])
+
+
+def file_work_metrics(broker: Broker) -> Iterator[Metric]:
+    """Yields metrics of imports and writes."""
+    by_kind = {"import": broker.importing.counts, "write": broker.writing.counts}
+    yield WORKS.each(((kind, state), ended) for kind, one in by_kind.items() for state, ended in one.ended.items())
+    yield WORK_ROWS.by({kind: one.rows for kind, one in by_kind.items()})
+    yield WORKING.by({"import": broker.importing.under_way, "write": broker.writing.under_way})
 
 
 def retention_metrics(broker: Broker) -> Iterator[Metric]:

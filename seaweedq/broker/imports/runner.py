@@ -169,6 +169,14 @@ class ReaderSetup:
     turns: asyncio.Semaphore
 
 
+@dataclass
+class WorkCounts:
+    """What a broker has done of one kind of work: those that `ended` here, by state, and `rows` that became durable."""
+
+    ended: dict[str, int] = field(default_factory=lambda: {"done": 0, "failed": 0})
+    rows: int = 0
+
+
 class WorkRunner(Generic[Work]):
     """Runs imports, or writes, on a broker."""
 
@@ -184,6 +192,7 @@ class WorkRunner(Generic[Work]):
         budget: Budget,
         readers: ReaderSetup,
     ) -> None:
+        self.counts = WorkCounts()
         self._broker = broker
         self._catalog = catalog
         self._clock = clock
@@ -315,6 +324,7 @@ class WorkRunner(Generic[Work]):
                 finally:
                     self._budget.release(batch.held_bytes)
                 work.now = with_progress(work.now, batch.count, published.appended)
+                self.counts.rows += batch.count
                 work.unsaved += 1
                 self._reach("batch")
                 if work.unsaved >= SAVED_EVERY:
@@ -422,6 +432,8 @@ class WorkRunner(Generic[Work]):
                 except Unavailable as error:
                     work.waits_for(error)
                     await _pause(work, PAUSE_S)
+            if is_over(record):
+                self.counts.ended[record.state] += 1
             work.held, work.now, work.unsaved, work.waits = held, record, 0, 0
 
     async def _fail(self, work: _Working[Work], problem: ImportProblem) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from seaweedq.broker.context import Context
 from seaweedq.broker.imports.records import Work, WorkId, WorkRecords, adopter, is_outlived, is_over
-from seaweedq.broker.imports.runner import FilesOfWork, ReaderSetup, Stopping, WorkRunner
+from seaweedq.broker.imports.runner import FilesOfWork, ReaderSetup, Stopping, WorkCounts, WorkRunner
 from seaweedq.broker.publish.publisher import Publishing
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.topics.catalog import Topic
@@ -59,6 +59,16 @@ class FileWork(Service, Generic[Work]):
         self._ended = Signal()  # wakes when one of them ends
         self._stopping: Stopping = asyncio.Event()
         self._seen: frozenset[str] = frozenset()
+
+    @property
+    def counts(self) -> WorkCounts:
+        """What was done here so far."""
+        return self._runner.counts
+
+    @property
+    def under_way(self) -> int:
+        """The number of works that this broker has, those that wait for their turn too."""
+        return len(self._tasks)
 
     async def show(self, topic: Topic, name: str) -> Work:
         """Returns the record of a work. Each kind has an error for one that is not there."""

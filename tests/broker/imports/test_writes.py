@@ -526,6 +526,9 @@ async def test_requests_and_answers(tmp_path):
                 refused = await http.put("/writes/w/7", json={"uploads": uploads, "format": "parquet"})
                 assert refused.status_code in (400, 422), refused.text
             assert (await http.get("/writes/nobody")).status_code == 404
+            metrics = (await http.get("http://localhost/metrics")).text
+            assert 'seaweedq_file_works_total{kind="write",state="failed"} 1.0' in metrics
+            assert 'seaweedq_file_work_rows_total{kind="write"} 4.0' in metrics
             for path in ("/writes/w/-1", f"/writes/w/{2**63}", "/writes/w:/1", f"/writes/{'w' * 129}/1"):
                 assert (await http.put(path, json=body)).status_code == 422, path
             assert (await http.put(f"/writes/{'w' * 128}/{2**63 - 1}", json={**body, "wait": 1})).status_code == 422
