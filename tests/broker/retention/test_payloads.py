@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from seaweedq.broker.cluster.periodic_tasks import UploadSweep
@@ -10,6 +11,8 @@ from seaweedq.broker.retention import payloads as retained_payloads
 from seaweedq.checks import using
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
+from seaweedq.coordination.records import WriteRecord
+from seaweedq.coordination.versioned import Versioned
 from tests.broker.retention.test_rounds import Crash, CrashAt
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import subscribe
@@ -100,6 +103,22 @@ async def test_the_payloads_of_gone_rows_go_a_grace_after_their_files(tmp_path: 
         await fill(world.broker, 1)
         await rounds(world)
         assert await payloads(world) == set()
+
+
+async def test_nothing_goes_while_a_write_is_not_over(tmp_path: Path) -> None:
+    """Behind a rebuild its files may have no records."""
+    write = WriteRecord(1, "parquet", False, 1, "s", "gone", False, 0, 1, 1, "n", 0, "elsewhere")
+    async with retained(tmp_path) as world:
+        old, new = await aged(world)
+        inside.writes(world.broker).begin_stop()  # nobody works on it
+        key = keys.WRITES.key("t", inside.topic(world.broker, "t").record.incarnation, "w")
+        await world.together.coordination.commit([], [Put(key, keys.WRITES.encode(Versioned.new(write)))])
+        await rounds(world)
+        assert await payloads(world) == {old, new}
+        over = msgspec.structs.replace(write, state="failed", broker=None, ended_us=2**60)
+        await world.together.coordination.commit([], [Put(key, keys.WRITES.encode(Versioned.new(over)))])
+        await rounds(world)
+        assert await payloads(world) == {new}
 
 
 async def test_the_looks_end_where_there_are_more_payloads_than_a_look_lists(
