@@ -25,7 +25,7 @@ PLACES = [
     later("write.running"),
     later("change.made:2"),
     later("write.batch:1"),
-    "write.batch:3",
+    later("write.batch:3"),
     later("write.progress:1"),
     later("write.batch:6"),
     later("write.done"),

@@ -55,7 +55,7 @@ PLACES = [
     later("write.checking"),
     later("write.claimed"),
     later("write.checked"),
-    "write.counted",
+    later("write.counted"),
     later("write.running"),
     later("change.put"),
     later("change.made"),
@@ -317,6 +317,7 @@ async def test_a_writer_is_remembered_for_30_days(tmp_path, days):
         assert sorted(await read(broker)) == [1, 2]
 
 
+@pytest.mark.long
 async def test_a_topic_that_is_made_anew_knows_no_writer_of_the_old_one(tmp_path):
     async with some(tmp_path) as together:
         (broker,) = together.brokers
@@ -360,6 +361,7 @@ async def test_an_upload_that_has_expired_before_its_commit_fails_it(tmp_path):
         assert await read(broker) == []
 
 
+@pytest.mark.long
 async def test_a_topic_has_so_many_writers(tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "MAX_WRITERS", 1)
     async with some(tmp_path) as together:
@@ -395,6 +397,7 @@ async def test_two_who_work_at_once_take_all_rows_once(tmp_path):
         assert sorted(await read(broker)) == ALL
 
 
+@pytest.mark.long
 async def test_a_record_of_an_earlier_day_goes_on_behind_all_that_tables_know(tmp_path):
     """More batches than a table remembers: those below are counted, and nothing is taken twice."""
     count = 14 * BATCH + 300
