@@ -334,8 +334,8 @@ class LevelConflict(BadRequest):
 
 
 class RebuildConflict(BadRequest):
-    """Coordination cannot be rebuilt now: this broker serves, another rebuild is under way, or a journal that may be
-    needed cannot be read; fields: journals."""
+    """Coordination cannot be rebuilt now: this broker serves, another rebuild is under way, a journal that may be
+    needed cannot be read, or one that is to be left out is unknown; fields: journals, unknown."""
 
     slug, title = "rebuild-conflict", "Coordination cannot be rebuilt now"
 

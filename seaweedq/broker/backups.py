@@ -28,7 +28,7 @@ from seaweedq.coordination.backup import AdminChange, Sealer, State
 from seaweedq.errors import Damaged, Fenced, StoreUnavailable
 from seaweedq.formats import Level
 from seaweedq.storage.generations import Generations
-from seaweedq.storage.interface import ObjectStore
+from seaweedq.storage.interface import ObjectStore, folders
 
 T = TypeVar("T")
 Write = tuple[str, bytes | None]
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class FoundState:
     """The state that a generation's backups have. The objects `damaged` could not be read; those `unverified` are of
-    another secret or of a forger, and are not in the state, unless none is verified."""
+    another secret or of a forger: they give no rights, and are in the state only if no snapshot is verified."""
 
     state: State
     damaged: tuple[str, ...] = ()
@@ -88,6 +88,11 @@ class Backups:
         self._revisions[state.number] = state.revision
         return len(data)
 
+    async def generations(self) -> list[int]:
+        """Returns the generations that have backups, rising. Raises StoreUnavailable."""
+        found = [backup.generation_of(folder) async for folder in folders(self._store, backup.BACKUPS_FOLDER)]
+        return sorted(number for number in found if number is not None)
+
     async def newest_number(self, generation: int) -> int | None:
         """Returns the highest number of a snapshot; None if there is none. Raises StoreUnavailable."""
         return max(await self._numbers(generation), default=None)
@@ -119,8 +124,8 @@ class Backups:
         read = await gather_bounded(READS, partial(self._read, backup.decode_change, damaged), names)
         changes = [change for change in read if change]
         verified = base.verified if base else all(change.verified for change in changes)
+        unverified += [backup.change_name(generation, one.revision) for one in changes if not one.verified]
         if verified:
-            unverified += [backup.change_name(generation, one.revision) for one in changes if not one.verified]
             changes = [one for one in changes if one.verified]
         state = base or State(generation, BARE, 0, {}, verified)
         return FoundState(state.after(changes), tuple(damaged), tuple(unverified))
@@ -169,16 +174,17 @@ class Backups:
                 raise Fenced(why)
 
     async def _newest_snapshot(self, generation: int, damaged: list[str]) -> tuple[State | None, list[str]]:
-        """Returns the newest verified snapshot, or else the newest one, and the names of those above that are not
-        verified."""
+        """Returns the newest verified snapshot, or else the newest one; and the names of those that were read for it
+        and are not verified."""
         unverified: list[State] = []
         for number in reversed(await self._numbers(generation)):
             found = await self._read(backup.decode_state, damaged, backup.snapshot_name(generation, number))
             if found and found.verified:
-                return found, [backup.snapshot_name(generation, one.number) for one in unverified]
+                break
             unverified += [found] if found else []
-        rest = [backup.snapshot_name(generation, one.number) for one in unverified[1:]]
-        return (unverified[0] if unverified else None), rest
+        else:
+            found = unverified[0] if unverified else None
+        return found, [backup.snapshot_name(generation, one.number) for one in unverified]
 
     async def _revision_of(self, generation: int, number: int) -> int | None:
         """Returns the revision of a snapshot; None if it cannot be read, or may be a forger's."""

@@ -146,6 +146,14 @@ def generation_folder(generation: int) -> str:
     return f"{BACKUPS_FOLDER}{generation:010d}/"
 
 
+def generation_of(folder: str) -> int | None:
+    """Returns the generation whose backups a folder has; None if it is no such folder."""
+    digits = folder.removeprefix(BACKUPS_FOLDER).removesuffix("/")
+    if not (digits.isascii() and digits.isdecimal()) or generation_folder(int(digits)) != folder:
+        return None
+    return int(digits)
+
+
 def changes_folder(generation: int) -> str:
     """Returns the prefix of the names of a generation's administrative changes."""
     return f"{generation_folder(generation)}changes/"

@@ -48,13 +48,19 @@ async def create_generation(store: ObjectStore, generation: Generation) -> bool:
 
 async def newest_number(store: ObjectStore) -> int:
     """Returns the number of the newest generation; 0 if there is none. Raises StoreUnavailable."""
-    newest, after = 0, ""
+    return max(await list_numbers(store), default=0)
+
+
+async def list_numbers(store: ObjectStore) -> list[int]:
+    """Returns the numbers of all generations. Raises StoreUnavailable."""
+    found: list[int] = []
+    after = ""
     while True:
         names = await store.list(GENERATIONS_FOLDER, after=after, limit=_PAGE)
         digits = [name.removeprefix(GENERATIONS_FOLDER) for name in names]
-        newest = max((int(one) for one in digits if one.isascii() and one.isdecimal()), default=newest)
+        found += [int(one) for one in digits if one.isascii() and one.isdecimal()]
         if len(names) < _PAGE:
-            return newest
+            return found
         after = names[-1]
 
 

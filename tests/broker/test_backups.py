@@ -106,7 +106,8 @@ async def test_if_nothing_is_verified_it_is_taken_without_rights(world: World) -
         await world.snapshot(number, revision, TWO)
     await world.change(21, TWO)
     found = await world.backups().newest(1)
-    assert found == FoundState(State(1, 2, 21, {"a": b"20", "c": b"21"}, verified=False), (), (snapshot_name(1, 1),))
+    state = State(1, 2, 21, {"a": b"20", "c": b"21"}, verified=False)
+    assert found == FoundState(state, (), (snapshot_name(1, 2), snapshot_name(1, 1), change_name(1, 21)))
 
 
 async def test_a_change_is_put_once_and_refused_in_another_generation(world: World) -> None:

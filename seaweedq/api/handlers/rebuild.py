@@ -13,7 +13,7 @@ from seaweedq.api.services import PartsDep, body
 from seaweedq.broker.rebuild import Report, TopicPlan, Wish, losses
 from seaweedq.errors import RebuildConflict
 
-MAX_JOURNALS = 1_000
+MAX_JOURNALS, MAX_NAME = 1_000, 256
 router = Router("cluster")
 
 
@@ -22,7 +22,7 @@ class RebuildRequest(Struct, forbid_unknown_fields=True):
     cannot be read, and may be lost. `without_tokens` leaves out principals and tokens."""
 
     dry_run: bool = False
-    without_journals: Annotated[list[str], Meta(max_length=MAX_JOURNALS)] = []
+    without_journals: Annotated[list[Annotated[str, Meta(max_length=MAX_NAME)]], Meta(max_length=MAX_JOURNALS)] = []
     without_tokens: bool = False
 
 
@@ -45,8 +45,9 @@ class RebuildAnswer(Struct):
     coordination itself, or nothing but the store; with its generation, number and revision.
 
     `keys` is the number of keys that coordination gets. `journals` are replayed as brokers join; `left_out` are lost;
-    those in `hindering`, with the reason, keep a rebuild from being done. Backups that are `damaged` or `unverified`
-    were not used. `may_be_lost` says in words what is not as it was.
+    those in `hindering`, with the reason, keep a rebuild from being done. Backups that are `damaged` were not used;
+    those that are `unverified` give no rights, and are used only if no snapshot is verified. `may_be_lost` says in
+    words what is not as it was.
     """
 
     generation: int
@@ -131,7 +132,7 @@ def _answer(report: Report) -> RebuildAnswer:
         list(report.damaged),
         list(report.unverified),
         [_topic(name, one) for name, one in sorted(made.topics.items()) if one.differs],
-        losses(made),
+        losses(made, report.source),
     )
 
 

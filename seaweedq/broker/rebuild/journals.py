@@ -26,10 +26,12 @@ AT_ONCE = 8
 
 @dataclass(frozen=True)
 class FoundJournals:
-    """The journals that may be needed, and those that hinder a rebuild, with the reason."""
+    """The journals that may be needed, those that hinder a rebuild, with the reason, and the names of all that are
+    known."""
 
     journals: Journals
     hindered: Mapping[str, str] = field(default_factory=dict)
+    names: Set[str] = frozenset()
 
 
 async def read_own(backend: Backend, place: str) -> tuple[ReportedJournal, ...]:
@@ -59,6 +61,12 @@ class JournalSearch:
         self._backend = backend
         self._coordination = coordination
 
+    async def newest_generation(self) -> int:
+        """Returns the highest generation that a journal of the store or of this home folder states; 0 if none does.
+        Raises Unavailable."""
+        states = [one.seen.generation for one in await self._backend.needed()]
+        return max([(await self._backend.stated()).generation, *states])
+
     async def search(self, known: Mapping[str, JournalRecord], without: Set[str], fence: bool) -> FoundJournals:
         """Finds the journals, given those that keys name. They are fenced and read unless nothing may be written.
         Raises StoreUnavailable, CoordinationUnavailable."""
@@ -86,7 +94,7 @@ class JournalSearch:
                 hindered[broker] = str(error)
 
         await gather_bounded(AT_ONCE, read, sorted(records.keys() - without))
-        return FoundJournals(Journals(needed, left_out=without), hindered)
+        return FoundJournals(Journals(needed, left_out=without), hindered, records.keys() | known.keys())
 
     async def _reported(self) -> tuple[dict[str, ReportedJournal], Set[str]]:
         """Returns the journals that waiting brokers report, and the ids of the folders of which they report all."""

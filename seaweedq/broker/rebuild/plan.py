@@ -201,13 +201,14 @@ class TopicPlan:
 @dataclass(frozen=True)
 class Plan:
     """The keys that coordination gets, but for that of the cluster; and what changes, by topic. `without_tokens` says
-    why principals and tokens are left out; empty if they are not."""
+    why principals and tokens are left out; empty if they are not. `generation` is the highest of the terms."""
 
     keys: Mapping[str, bytes]
     topics: Mapping[str, TopicPlan]
     journals: tuple[str, ...]
     left_out: tuple[str, ...]
     without_tokens: str = ""
+    generation: int = 0
 
 
 def wanted(view: StateView, found: Found, now_us: int) -> dict[str, frozenset[int]]:
@@ -249,7 +250,8 @@ def plan(view: StateView, found: Found, now_us: int, without_tokens: str = "") -
     }
     topics |= {name: TopicPlan(damage=(why,)) for name, why in found.damaged.items()}
     needed, left_out = found.journals.needed, found.journals.left_out
-    return Plan(view.keys, topics, tuple(sorted(needed)), tuple(sorted(left_out)), without_tokens)
+    generation = max((held.record.term[0] for held in view.of(keys.SEGMENTS).values()), default=0)
+    return Plan(view.keys, topics, tuple(sorted(needed)), tuple(sorted(left_out)), without_tokens, generation)
 
 
 def _trace_all(view: StateView, found: Found, now_us: int) -> dict[str, Lineage]:
@@ -415,10 +417,15 @@ def _count(records: Iterable[tuple[Any, ...]], view: StateView) -> dict[str, int
     return counted
 
 
-def losses(made: Plan) -> list[str]:
+def losses(made: Plan, source: Source = "snapshot") -> list[str]:
     """Returns what may be lost behind the state that was taken, topic by topic, for people. A message that was
     acknowledged is not, but for those of journals that are left out."""
     found = [f"journal of {broker}: the messages and acks that it holds" for broker in made.left_out]
+    if source == "nothing":
+        found.append(
+            "all subscriptions with their acks, the settings that topics got since their creation, running imports, "
+            "uploads: no backup is left"
+        )
     if made.without_tokens:
         found.append(f"all principals and tokens: {made.without_tokens}")
     for name, topic in sorted(made.topics.items()):

@@ -15,13 +15,14 @@ ends with its next write. Before 8 the store's newest generation is looked at ag
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 
 import msgspec
 
 from seaweedq.broker.backups import Backups, FoundState
-from seaweedq.broker.rebuild.journals import JournalSearch
+from seaweedq.broker.rebuild.journals import FoundJournals, JournalSearch
 from seaweedq.broker.rebuild.plan import (
     UNTOUCHED,
     Found,
@@ -42,12 +43,13 @@ from seaweedq.coordination.interface import Compare, Coordination, Delete, Entry
 from seaweedq.coordination.records import ClusterRecord, Counter, JournalRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import RebuildConflict, UnfitStore
-from seaweedq.storage.generations import Generation, create_generation, newest_number, read_generation
+from seaweedq.storage.generations import Generation, create_generation, list_numbers, newest_number, read_generation
 from seaweedq.storage.identity import Identity, known_identity, marked_level, newest_round
 from seaweedq.storage.interface import ObjectStore, PayloadStore
 
 WRITES, WRITES_BYTES = 120, 1024 * 1024  # of a transaction
 LONGEST_LEASE_S = 60.0
+NEAREST = 3  # names of journals that an error tells, for each one that is unknown
 logger = logging.getLogger(__name__)
 
 
@@ -73,6 +75,17 @@ class Report:
     damaged: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()
     hindered: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Basis:
+    """The state to go by with its source, its records, the backups that were read for it, and the journals."""
+
+    source: Source
+    state: State
+    view: StateView
+    stored: FoundState | None
+    search: FoundJournals
 
 
 class Rebuilding:
@@ -103,10 +116,9 @@ class Rebuilding:
 
     async def propose(self, wish: Wish) -> Report:
         """Returns what a rebuild would do now. Writes nothing, and reads no journal: owners are not known. Raises
-        StoreUnavailable, CoordinationUnavailable, NeedsNewerBroker, UnfitStore."""
-        there = await self._coordination.get(keys.CLUSTER.key())
-        known = read_cluster(there) if there else None
-        return await self._made(known.record if known else None, wish, 0, fence=False)
+        StoreUnavailable, CoordinationUnavailable, NeedsNewerBroker, UnfitStore; RebuildConflict if a journal that is to
+        be left out is unknown."""
+        return await self._made(await self._record(), wish, 0, fence=False)
 
     async def rebuild(self, wish: Wish) -> Report:
         """Rebuilds. Raises RebuildConflict if another rebuild is under way, or a journal cannot be read that may be
@@ -114,14 +126,21 @@ class Rebuilding:
         identity = await known_identity(self._store)
         if identity is None:
             raise UnfitStore(f"{self._named}: the store has no cluster, so nothing can be rebuilt from it")
-        generation = await self._begin_generation(wish.without_tokens)
-        reach("rebuild.generation")
-        held = await self._announce(identity, generation)
-        reach("rebuild.announced")
-        await self._keep_out(held)
-        report = await self._made(held.record, wish, generation.number, fence=True)
-        if report.hindered:
-            raise _hindered(report.hindered)
+        await self._check(wish)
+        above = await self._highest()
+        while True:
+            generation = await self._begin_generation(above, wish.without_tokens)
+            reach("rebuild.generation")
+            held = await self._announce(identity, generation)
+            reach("rebuild.announced")
+            await self._keep_out(held)
+            report = await self._made(held.record, wish, generation.number, fence=True)
+            if report.hindered:
+                raise _hindered(report.hindered)
+            above = report.plan.generation
+            if above < generation.number:
+                break
+            logger.warning("messages are of generation %d already: another one begins, above it", above)
         await self._save(generation.number, 0, report.state.keys)
         reach("rebuild.saved")
         held = await self._write_cluster(held, generation=generation.number, state="replacing", nonce=generation.nonce)
@@ -138,10 +157,30 @@ class Rebuilding:
         logger.warning("coordination was rebuilt as generation %d: brokers join", generation.number)
         return replace(report, generation=generation.number)
 
-    async def _begin_generation(self, without_tokens: bool) -> Generation:
+    async def _record(self) -> ClusterRecord | None:
+        there = await self._coordination.get(keys.CLUSTER.key())
+        return read_cluster(there).record if there else None
+
+    async def _check(self, wish: Wish) -> None:
+        """Refuses, before anything is written, what can be known to be refused. While brokers have leases, their
+        journals are theirs: they report them once they wait."""
+        taken = await self._take(await self._record(), wish, 0, fence=False)
+        alive, _ = await read_all(self._coordination, keys.BROKERS.prefix())
+        if taken.search.hindered and not alive:
+            raise _hindered(taken.search.hindered)
+
+    async def _highest(self) -> int:
+        """Returns the highest generation that the store, journals or coordination name: who has lost `_generations/`
+        must not begin one anew. That of rows is known only once they were read."""
+        cluster = await self._record()
+        known = max(cluster.generation, cluster.rebuild) if cluster else 0
+        return max([known, await self._journals.newest_generation(), *await self._backups.generations()])
+
+    async def _begin_generation(self, above: int, without_tokens: bool) -> Generation:
         """Does step 1: of two at once each gets a generation of its own."""
         while True:
-            generation = Generation(await newest_number(self._store) + 1, self._ids.nonce(), without_tokens)
+            number = max(above, await newest_number(self._store)) + 1
+            generation = Generation(number, self._ids.nonce(), without_tokens)
             if await create_generation(self._store, generation):
                 logger.warning("%s: generation %d begins with a rebuild", self._named, generation.number)
                 return generation
@@ -193,6 +232,20 @@ class Rebuilding:
 
     async def _made(self, record: ClusterRecord | None, wish: Wish, generation: int, fence: bool) -> Report:
         """Makes the plan of a rebuild that has begun a generation, 0 for none."""
+        basis = await self._take(record, wish, generation, fence)
+        taken, view, stored = basis.state, basis.view, basis.stored
+        found = Found({}, journals=basis.search.journals, round=await newest_round(self._store))
+        now_us = self._clock.now_us()
+        found = await self._reader.read(view, found, now_us)
+        left_out = "they are left out" if wish.without_tokens else self._no_rights(basis)
+        left_out = left_out or await self._left_out(taken, generation)
+        made = plan(view, found, now_us, left_out)
+        damaged, unverified = (stored.damaged, stored.unverified) if stored else ((), ())
+        return Report(0, basis.source, taken, made, damaged, unverified, basis.search.hindered)
+
+    async def _take(self, record: ClusterRecord | None, wish: Wish, generation: int, fence: bool) -> _Basis:
+        """Takes the state to go by, and searches the journals. Raises RebuildConflict if one that is to be left out is
+        unknown: its name may be misspelled. Behind a rebuild that was broken off its key may be gone already."""
         stored = await self._stored(generation)
         own = await self._own(record)
         source, taken = choose(own, stored.state if stored else None)
@@ -201,28 +254,33 @@ class Rebuilding:
         known = {broker: held.record for (broker,), held in view.of(keys.JOURNALS).items()}
         known |= await self._present_journals() if source == "snapshot" else {}
         search = await self._journals.search(known, wish.without_journals, fence)
-        found = Found({}, journals=search.journals, round=await newest_round(self._store))
-        now_us = self._clock.now_us()
-        found = await self._reader.read(view, found, now_us)
-        left_out = "they are left out" if wish.without_tokens else await self._left_out(taken, generation)
-        made = plan(view, found, now_us, left_out)
-        damaged, unverified = (stored.damaged, stored.unverified) if stored else ((), ())
-        return Report(0, source, taken, made, damaged, unverified, search.hindered)
+        unknown = sorted(wish.without_journals - search.names)
+        if unknown and (record is None or record.state != "replacing"):
+            raise _unknown(unknown, search.names)
+        return _Basis(source, taken, view, stored, search)
+
+    def _no_rights(self, basis: _Basis) -> str:
+        """Returns why the state has no principals and tokens; empty if it has those that there were."""
+        if basis.source == "nothing":
+            return "no backup of them is left"
+        if basis.source == "snapshot" and not self._backups.keeps(keys.PRINCIPALS.prefix()):
+            return "without a cluster_secret no backup has them"
+        return "" if basis.state.verified else "no backup of them is of a secret that this broker has"
 
     async def _left_out(self, taken: State, below: int) -> str:
         """Returns why principals and tokens are left out though nobody asks for that now; empty if they are not. One of
         the rebuilds that were broken off behind the state that is taken may have begun so: whoever had asked for it
         must not find them back. A rebuild that ends puts snapshot 1 of its generation."""
-        newest = await newest_number(self._store)
-        for number in range(taken.generation + (taken.number > 0), below or newest + 1):
+        later = [n for n in await list_numbers(self._store) if n >= taken.generation + (taken.number > 0)]
+        for number in [n for n in later if not below or n < below]:
             if (await read_generation(self._store, number)).without_tokens:
                 return f"the rebuild of generation {number}, which was broken off, began without them"
         return ""
 
     async def _stored(self, below: int) -> FoundState | None:
         """Returns the newest state in the store, of the newest generation that has one; below that of this rebuild."""
-        newest = await newest_number(self._store)
-        for generation in range(newest if not below else below - 1, 0, -1):
+        generations = await self._backups.generations()
+        for generation in reversed([one for one in generations if not below or one < below]):
             found = await self._backups.newest(generation)
             if found is not None:
                 return found
@@ -294,6 +352,12 @@ async def _pages(writes: AsyncIterator[Put | Delete]) -> AsyncIterator[Sequence[
 
 def _another() -> RebuildConflict:
     return RebuildConflict("another rebuild has begun: it goes on, and this one has ended")
+
+
+def _unknown(unknown: Sequence[str], names: Set[str]) -> RebuildConflict:
+    near = dict.fromkeys(one for name in unknown for one in get_close_matches(name, sorted(names), NEAREST, 0))
+    there = f"the nearest names of journals are {', '.join(near)}" if near else "no journal is known"
+    return RebuildConflict(f"no journal of {', '.join(unknown)} is known, to be left out: {there}", unknown=unknown)
 
 
 def _hindered(hindered: Mapping[str, str]) -> RebuildConflict:

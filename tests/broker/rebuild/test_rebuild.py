@@ -278,3 +278,78 @@ async def test_a_broker_that_serves_rebuilds_nothing(tmp_path: Path) -> None:
     async with returned(tmp_path, 1) as world:
         answer = await ask(world, world.together.brokers[0])
         assert (answer.status_code, answer.json()["type"]) == (409, "/problems/rebuild-conflict")
+
+
+EVERYTHING = ("_generations/", "_coordination/", "_journals/")
+
+
+@pytest.mark.parametrize("gone", [EVERYTHING[:1], EVERYTHING[:2], EVERYTHING])
+async def test_a_lost_list_of_generations_begins_none_anew(tmp_path: Path, gone: tuple[str, ...]) -> None:
+    """Backups name the generation, or journals do, or else rows alone."""
+    async with returned(tmp_path, 1, journal="object") as world:
+        await make(world.together.brokers[0], 2)
+        await world.publish(world.together.brokers[0], 4)
+        await world.snapshot()
+        waiting = await world.bring_back(CopiedCoordination(), await world.crash_all())
+        assert (await world.rebuild(waiting[0]))["generation"] == 2
+        alive = await world.go_on(waiting)
+        await world.publish(alive[0], 4)
+        if gone == EVERYTHING:  # else messages are lost
+            world.together.unlisten(alive[0])
+            await alive[0].stop()
+        else:
+            await world.together.vanish(alive[0])
+        waiting = await world.bring_back(CopiedCoordination(), alive)
+        store = world.together.store
+        for folder in gone:
+            for name in await store.list(folder, "", 1000):
+                await store.delete(name)
+        report = await world.rebuild(waiting[0])
+        assert report["source"] == ("nothing" if len(gone) > 1 else "snapshot")
+        assert report["generation"] == 3
+        (alive_again,) = await world.go_on(waiting)
+        await world.publish(alive_again, 4)
+        assert await world.delivered(alive_again) == world.acked
+
+
+async def test_what_no_backup_has_is_said(tmp_path: Path) -> None:
+    async with returned(tmp_path, 1, journal="object") as world:
+        await make(world.together.brokers[0])
+        waiting = await world.bring_back(CopiedCoordination(), await world.crash_all())
+        for name in await world.together.store.list("_coordination/", "", 1000):
+            await world.together.store.delete(name)
+        lost = (await world.rebuild(waiting[0], dry_run=True))["may_be_lost"]
+        assert any(one.startswith("all subscriptions with their acks") for one in lost)
+        assert "all principals and tokens: no backup of them is left" in lost
+
+
+async def test_backups_of_another_secret_are_told_and_give_no_rights(tmp_path: Path) -> None:
+    async with returned(tmp_path, 1, journal="object") as world:
+        await make(world.together.brokers[0])
+        await world.snapshot()
+        dead = await world.crash_all()
+        world.together.secret = "another"
+        waiting = await world.bring_back(CopiedCoordination(), dead)
+        report = await world.rebuild(waiting[0], dry_run=True)
+        assert "_coordination/0000000001/0000000001" in report["unverified"]
+        why = "all principals and tokens: no backup of them is of a secret that this broker has"
+        assert why in report["may_be_lost"]
+
+
+async def test_a_rebuild_that_is_refused_before_it_begins_changes_nothing(tmp_path: Path) -> None:
+    """A misspelled name, and one that is too long."""
+    async with returned(tmp_path, 2, journal="file") as world:
+        first, second = world.together.brokers
+        await make(first, 2)
+        await world.publish(first, 4)
+        await world.snapshot()
+        dead = await world.crash_all()
+        waiting = await world.bring_back(CopiedCoordination(), dead[:1])
+        async with at(world.together, waiting[0]) as http:
+            for dry_run in (True, False):
+                wish = {"dry_run": dry_run, "without_journals": [f"{second.id}x"]}
+                answer = await http.post("/v1/cluster/rebuild", json=wish)
+                assert (answer.status_code, answer.json()["unknown"]) == (409, [f"{second.id}x"]), answer.text
+                assert second.id in answer.json()["detail"]
+            assert (await http.post("/v1/cluster/rebuild", json={"without_journals": ["b" * 300]})).status_code == 422
+        assert await newest_number(world.together.store) == 1
