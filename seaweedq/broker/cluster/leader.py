@@ -71,9 +71,9 @@ class Recoveries:
         self._unable: dict[str, set[str]] = {}  # by broker: those that cannot read its journal
         self._asked: dict[str, str | None] = {}  # by broker: whom this one has asked last
 
-    def has_recovered(self, broker: str) -> bool:
-        """Tells whether this broker has recovered a journal: also one of its own folder, before it led."""
-        return broker in self._recovery.recovered
+    def is_of_here(self, journal: Versioned[JournalRecord]) -> bool:
+        """As JournalRecovery.is_of_here."""
+        return self._recovery.is_of_here(journal)
 
     async def recover(
         self, broker: str, journal: Versioned[JournalRecord] | Unreadable, remaining: RemainingSegments | None = None
@@ -179,9 +179,12 @@ class Leader:
         self._wake.set()
 
     def _note_dead(self) -> None:
-        """Notes the brokers that have not stopped in order: they have left a journal. A put of theirs may still land,
-        and coordination may have forgotten what for."""
-        left = [*self._roster.journals, *self._roster.unreadable_journals]
+        """Notes the brokers that were given up for dead: they have left a journal. A put of theirs may still land, and
+        coordination may have forgotten what for. Not those of this folder: their processes are gone for certain, for
+        longer than anybody needs to restore coordination."""
+        there = self._roster.journals
+        left = [broker for broker in there if not self._recoveries.is_of_here(there[broker])]
+        left += self._roster.unreadable_journals
         self._died.update(broker for broker in left if not self._roster.alive(broker))
 
     async def run(self) -> None:
@@ -327,7 +330,6 @@ class Leader:
         dead (segments/terms)."""
         record = one.known.record
         term = next_term(record.term, self._catalog.generation)
-        has_died = record.owner in self._died or (record.owner and self._recoveries.has_recovered(record.owner))
-        entry_from = term[1] if has_died else record.entry_from
+        entry_from = term[1] if record.owner in self._died else record.entry_from
         given = one.known.replace(owner=owner, term=term, entry_from=entry_from)
         return Put(keys.SEGMENTS.key(*one.segment), keys.SEGMENTS.encode(given))

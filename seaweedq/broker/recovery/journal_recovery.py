@@ -130,7 +130,10 @@ class JournalRecovery:
         self._causes: dict[str, set[str]] = {}  # by broker: the records that could not be read for its journal
         self._unreached: set[str] = set()  # the brokers whose journals cannot be reached
         self._left: dict[str, str] = {}  # by broker: why its journal was left
-        self.recovered: set[str] = set()  # brokers whose journals this one has brought into chains and cursors
+
+    def is_of_here(self, journal: Versioned[JournalRecord]) -> bool:
+        """Tells whether a journal is of this process's folder: the lock is held, so its process is gone."""
+        return journal.record.place == self._place
 
     async def revoke(self) -> None:
         """Ends the leases of the brokers that lived in this process's folder: its lock is held, so they are dead.
@@ -176,7 +179,6 @@ class JournalRecovery:
                     await self._replay_all(broker, journal, dead, remaining)
                 reach("takeover.recovered")
                 journal = await self._record_recovered(broker, journal)
-                self.recovered.add(broker)
             reach("takeover.remove")
             await dead.remove(await _moment(self._coordination, self._generations, journal.revision))
             reach("takeover.removed")
