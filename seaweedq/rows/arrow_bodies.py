@@ -105,12 +105,13 @@ def invalid_rows(batch: pa.RecordBatch, intake: Intake) -> list[InvalidRow]:
     """
     check_count(batch.num_rows)
     columns = _columns_of(batch, intake)
+    values = _values(columns, batch.num_rows, intake.layout)
     oversized = [
         InvalidRow(int(row), column, f"over max_message_bytes={intake.max_message_bytes}")
-        for _, column, sizes in _oversized(columns, batch.num_rows, intake)
+        for _, column, sizes in _oversized(columns, values, intake)
         for row in np.flatnonzero(sizes > intake.max_message_bytes)
     ]
-    return _first_of_each([*oversized, *_judged(columns, batch.num_rows, intake)[1]])
+    return _first_of_each([*oversized, *_judged(columns, values, batch.num_rows, intake)[1]])
 
 
 def _columns_of(batch: pa.RecordBatch, intake: Intake) -> dict[str, pa.Array]:
@@ -125,20 +126,21 @@ def _columns_of(batch: pa.RecordBatch, intake: Intake) -> dict[str, pa.Array]:
 
 def _rows_of(columns: dict[str, pa.Array], count: int, intake: Intake) -> pa.RecordBatch:
     check_count(count)
-    for what, _, sizes in _oversized(columns, count, intake):
+    values = _values(columns, count, intake.layout)
+    for what, _, sizes in _oversized(columns, values, intake):
         index = int(np.argmax(sizes > intake.max_message_bytes))
         raise too_large(what, int(sizes[index]), intake.max_message_bytes, index)
-    (timestamp, key, headers, expires, values), errors = _judged(columns, count, intake)
-    refuse([(row, reason) for row, _, reason in _first_of_each(errors)])
+    (timestamp, key, headers, expires), errors = _judged(columns, values, count, intake)
+    if errors:
+        refuse([(row, reason) for row, _, reason in _first_of_each(errors)])
     return assemble(intake.layout, timestamp, key, headers, expires, values)
 
 
-_Parts = tuple[pa.Array, pa.Array | None, pa.Array | None, pa.Array | None, list[pa.Array]]
+_Parts = tuple[pa.Array, pa.Array | None, pa.Array | None, pa.Array | None]
 
 
-def _judged(columns: dict[str, pa.Array], count: int, intake: Intake) -> tuple[_Parts, Errors]:
-    """Returns what rows are assembled of (time, key, headers, expiry, values), and all faults of values."""
-    values = _values(columns, count, intake.layout)
+def _judged(columns: dict[str, pa.Array], values: list[pa.Array], count: int, intake: Intake) -> tuple[_Parts, Errors]:
+    """Returns the columns beside the values (time, key, headers, expiry), and all faults of values."""
     key, headers = columns.get(_KEY.name), columns.get(_HEADERS.name)
     errors: Errors = []
     for field, column in zip(intake.layout.values, values, strict=True):
@@ -148,7 +150,7 @@ def _judged(columns: dict[str, pa.Array], count: int, intake: Intake) -> tuple[_
         errors += _rows(_without_value(headers), _HEADERS.name, "_headers: contains a null")
     if intake.key_field is not None and len(errors) < MAX_INVALID:
         key = _keys(key, values, intake, errors)
-    return (timestamp, key, headers, expires, values), errors
+    return (timestamp, key, headers, expires), errors
 
 
 def _values(columns: dict[str, pa.Array], count: int, layout: Layout) -> list[pa.Array]:
@@ -238,11 +240,10 @@ def _cast(name: str, cast: Cast, chunks: list[pa.Array], intake: Intake) -> pa.A
 
 
 def _oversized(
-    columns: dict[str, pa.Array], count: int, intake: Intake
+    columns: dict[str, pa.Array], values: list[pa.Array], intake: Intake
 ) -> "Iterator[tuple[str, str | None, np.ndarray[Any, np.dtype[np.int64]]]]":
     """Yields the values, then keys and headers, if one of the messages is over the limit: their name, the column if
     there is one, and the sizes of all messages."""
-    values = _values(columns, count, intake.layout)
     key, headers = columns.get(_KEY.name), columns.get(_HEADERS.name)
     if headers is None and sum(c.nbytes for c in (*values, key) if c is not None) <= intake.max_message_bytes:
         return  # all of them together are no larger
