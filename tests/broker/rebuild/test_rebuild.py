@@ -189,6 +189,30 @@ async def test_a_rebuild_that_is_killed_anywhere_is_run_again(tmp_path: Path, po
         assert await world.delivered(alive[0]) == world.acked
 
 
+async def test_what_no_backup_has_outlives_a_killed_rebuild(tmp_path: Path) -> None:
+    """Coordination's own state is taken. Once its keys are being replaced, the store has that state."""
+
+    def points(place: str) -> None:
+        if place == "rebuild.replacing":
+            raise RuntimeError("killed here")
+
+    async with returned(tmp_path, 1, journal="object") as world:
+        (first,) = world.together.brokers
+        await make(first, 1)
+        await world.together.coordination.commit([], [Put("later/kind", b"x")])
+        copy = await world.copy()
+        await replace(world.together, [0], 2)
+        await world.publish(first, 3)
+        waiting = await world.bring_back(copy, await world.crash_all())
+        assert (await world.rebuild(waiting[0], dry_run=True))["source"] == "coordination"
+        with using(points), pytest.raises(AssertionError, match="500"):
+            await world.rebuild(waiting[0])
+        await world.rebuild(waiting[0])
+        assert await copy.get("later/kind")
+        alive = await world.go_on(waiting)
+        assert await world.delivered(alive[0]) == world.acked
+
+
 @pytest.mark.parametrize("point", ["generation", "saved", "replaced"])
 async def test_what_a_killed_rebuild_was_to_leave_out_stays_out(tmp_path: Path, point: str) -> None:
     """Tokens that somebody may have, who could write the bucket: no later run brings them back by itself."""
