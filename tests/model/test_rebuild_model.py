@@ -13,7 +13,7 @@ SEAL = Bounds((1, 0, 1), seals=True)
 STOP = Bounds((2, 0, 1), stops=True, unnoticed=True)
 REFERENCE = Bounds((1, 0, 0), uploads=True, unnoticed=True)
 WHERE = {
-    "first entry": SEAL,
+    "first entry": SEAL._replace(unnoticed=True),
     "done": STOP,
     "revisions in slots": REFERENCE,
     "objects are published": REFERENCE,
@@ -38,17 +38,19 @@ WHAT = {  # else "damage"
         MOVE._replace(messages=(1, 1, 1)),
         later(MOVE._replace(snapshots=1)),
         REFERENCE._replace(snapshots=1, messages=(1, 0, 1)),
+        SEAL._replace(unnoticed=True),
         SEAL._replace(crashes=1),
         STOP,
         STOP._replace(messages=(1, 0, 1), uploads=True),
         Bounds((1, 0, 1), crashes=2, unnoticed=True),
         later(MOVE._replace(crashes=1)),
-        later(SEAL._replace(moves=True, messages=(1, 1, 1))),
+        later(SEAL._replace(moves=True, messages=(1, 1, 1), unnoticed=True)),
     ],
     ids=[
         "a move",
         "a move and a snapshot",
         "a payload",
+        "a seal",
         "a seal, and a rebuild that dies",
         "a clean stop",
         "a payload and a clean stop",
@@ -81,11 +83,11 @@ def test_terms_never_tell_of_damage_while_the_rules_hold() -> None:
     assert search(MOVE._replace(left_out=frozenset(["term"]))).fault is None
 
 
-def test_a_late_seal_below_an_owner_of_the_same_generation() -> None:
-    """Where no sign shows a return, the owner behind one that was given up for dead owes an entry as well."""
-    assert search(SEAL._replace(unnoticed=True)).fault is None
-    without = SEAL._replace(unnoticed=True, left_out=frozenset(["first entry"]))
-    assert "behind the seal" in str(search(without).fault)
+def test_a_journal_in_files_whose_machine_is_away_shows_no_sign() -> None:
+    """What moved to it since the copy is another's by then: damage is told of when the machine comes back."""
+    found = search(MOVE._replace(away=True))
+    assert "damage" in str(found.fault)
+    assert search(MOVE._replace(away=True), lost).fault is None
 
 
 START = start_of(Bounds())

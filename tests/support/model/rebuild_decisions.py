@@ -95,6 +95,7 @@ def planned(
     return Coordination(
         owner=record.owner,
         term=record.term,
+        entry_from=record.entry_from,
         intent=record.intent is not None,
         is_sealed=record.state == "sealed",
         journals=frozenset(held),
@@ -105,7 +106,9 @@ def planned(
 
 def _keys(c: Coordination, end: int) -> dict[str, bytes]:
     intent = INTENT if c.intent else None
-    first = SegmentRecord(0, KEY_SPACE, "open", (), (), c.owner, None, 0, intent=intent, term=c.term)
+    first = SegmentRecord(
+        0, KEY_SPACE, "open", (), (), c.owner, None, 0, intent=intent, term=c.term, entry_from=c.entry_from
+    )
     found = {1: first}
     if c.is_sealed:
         found[1] = replace(first, state="sealed", owner=None, successors=(2,), end_offset=end, sealed_us=1, intent=None)

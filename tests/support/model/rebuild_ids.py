@@ -6,9 +6,9 @@ message in the successor, which it may bring into a file. Meanwhile coordination
 moment, or to nothing; the old one and X live on, or die. Over the new one Z begins: without a sign it serves, or else a
 rebuild comes first. It recovers X's journal, rolls segment 2, and opens 1 whenever somebody asks for it: late.
 
-Of the code are what a rebuild makes of a state (plan.plan, with lineage.trace), and how a late seal is carried out
-(intents.resume). Restated is what a leader and a replay make of frames of a segment without a record (looking, replay),
-and which folders a sweep deletes (topic_admin). Each of Z's transactions is one step.
+Of the code are what a rebuild makes of a state (plan.plan, with lineage.trace), how a late seal is carried out
+(intents.resume), and whether a segment without a record may have had one (topics/forgotten). Restated is which folders
+a sweep deletes (topic_admin). Each of Z's transactions is one step.
 """
 
 from collections.abc import Iterator
@@ -21,6 +21,7 @@ from seaweedq.broker.rebuild.lineage import ChainEnd, Chains
 from seaweedq.broker.rebuild.plan import Found, FoundJournal, Journals, StateView, plan, wanted
 from seaweedq.broker.reshape import intents
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.forgotten import may_have_been
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Entry as Stored
 from seaweedq.coordination.records import (
@@ -38,7 +39,7 @@ from seaweedq.segments.keyrange import tile
 
 RULES = {
     "gap of ids": "a rebuild goes on counting behind the highest id that it finds",
-    "rows of a new segment": "a leader takes a segment that has no record yet for one that was removed",
+    "rows of a new segment": "a leader takes a segment that an intent still promises for one that was removed",
     "rows without a record": "replay leaves out rows of a segment that has no record",
 }
 
@@ -170,8 +171,16 @@ def _begins(w: World, c: Coordination, b: Bounds) -> Steps:
 
 
 def _gave(c: Coordination, number: int, b: Bounds) -> bool:
-    """Coordination has given a segment to X: none has a tombstone here."""
-    return number in c.made or (number < c.counter and "rows of a new segment" in b.left_out)
+    """Coordination has given a segment to X."""
+    return number in c.made or _may_have_been(c, number, "rows of a new segment" in b.left_out)
+
+
+@cache
+def _may_have_been(c: Coordination, number: int, forgets_promises: bool) -> bool:
+    half = HALVES[0]
+    intent = _intent(1, c.intent) if c.intent and not forgets_promises else None
+    record = SegmentRecord(half.low, half.high, "open", (), (), None, None, 0, intent=intent)
+    return may_have_been(number, c.counter, [record])
 
 
 def _rebuilds(w: World, c: Coordination, b: Bounds) -> Steps:
@@ -212,7 +221,7 @@ def _recovers(w: World, c: Coordination, b: Bounds) -> Steps:
         yield "X's journal is recovered", w._replace(done=True)
     elif w.slot[0] in c.made:
         yield "X's journal is recovered", w._replace(done=True, files=w.files | {w.slot[0]})
-    elif "rows without a record" in b.left_out:
+    elif _may_have_been(c, w.slot[0], False) or "rows without a record" in b.left_out:
         yield "X's journal is recovered, but for rows of no segment", w._replace(done=True)
     else:
         yield "X's journal is damaged, so its segments wait", w._replace(damage=True)

@@ -156,8 +156,7 @@ def _gets(w: World, b: Bounds, life: Life, c: Coordination) -> Iterator[tuple[st
         yield what, _with_coordination(w._replace(chain=chain), "Z", ended), OVER
         return
     chain = w.chain
-    entry_from = c.term[1]  # it is taken from an owner that was given up for dead
-    if owes_entry(c.term, last.term, entry_from) and "first entry" not in b.left_out:
+    if owes_entry(c.term, last.term, c.entry_from, last.is_recovered) and "first entry" not in b.left_out:
         chain = (*chain, Entry(c.term, "Z"))
     opened = life._replace(term=c.term, seen=c.revision, next_entry=len(chain), next_offset=end_of(chain))
     yield "opens the segment", w._replace(chain=chain), opened
@@ -192,7 +191,9 @@ def _begins(w: World, b: Bounds, c: Coordination) -> Steps:
         joined = c._replace(journals=c.journals | {"Z"}, revision=c.revision + 1)
         yield "Z joins", w._replace(new=joined, z=z._replace(step="joined", seen=joined.revision))
     else:
-        unfenced = [name for name in sorted(c.journals - c.recovered - {"Z"}) if journal_of(w, name).fence is None]
+        unfenced = [
+            name for name in sorted(c.journals - c.recovered - {"Z"} - _away(b)) if journal_of(w, name).fence is None
+        ]
         for name in unfenced:
             yield f"Z fences {name}'s journal", _fenced(w, name)
         if not unfenced or "fence before the look" in b.left_out:
@@ -204,18 +205,22 @@ def _begins(w: World, b: Bounds, c: Coordination) -> Steps:
 
 def _signs(w: World, b: Bounds, c: Coordination) -> tuple[str, ...]:
     found = set()
-    for name in needed(w):
+    for name in needed(w) - _away(b):
         newest = max(journal_of(w, name).slots)[1]
         found.add((name, newest.term[0], newest.revision * ("revisions in slots" not in b.left_out)))
     done = max((each.done[1] for _, each in w.journals if each.done and each.done[0] == c.generation), default=0)
     return signs(w.generation, w.stored, done, c, frozenset(found))
 
 
+def _away(b: Bounds) -> frozenset[str]:
+    return frozenset({"Y"} if b.away else ())
+
+
 def _forgotten(w: World, b: Bounds, c: Coordination) -> bool:
     """A journal has a term that its broker was not given."""
     if "terms in records" in b.left_out:
         return False
-    stated = {name: highest(journal_of(w, name)) for name in c.journals - c.recovered - {"Z"}}
+    stated = {name: highest(journal_of(w, name)) for name in c.journals - c.recovered - {"Z"} - _away(b)}
     return any(term and not (term < c.term or (term, name) == (c.term, c.owner)) for name, term in stated.items())
 
 
@@ -301,6 +306,8 @@ def _recovers(w: World, b: Bounds, c: Coordination) -> Steps:
             yield f"the leader finds that {name}'s journal is damaged", w._replace(damage=damage)
             continue
         said = c._replace(watermark=c.revision)
+        if name == c.owner:  # it is given up for dead: the next owner is noted to owe an entry
+            said = said._replace(entry_from=next_term(c.term, c.generation)[1])
         ended = _with_journal(w._replace(chain=chain), name, _done(journal, said)._replace(slots=()))
         yield f"the leader recovers {name}'s journal", ended._replace(new=_without_key(said, name))
 
@@ -321,7 +328,7 @@ def _replayed(
         if judged == "damage":
             return chain, f"{slot.row} of {name} in term {slot.term} has {found or chain[-1]} in its place"
         if judged == "append":
-            chain = (*chain, Entry(slot.term, name, (slot.row,)))
+            chain = (*chain, Entry(slot.term, name, (slot.row,), is_recovered=True))
     return chain, None
 
 
@@ -355,7 +362,7 @@ def _life_of(w: World, name: str) -> Life:
 
 
 def _with_life(w: World, name: str, life: Life) -> World:
-    return w._replace(**{name.lower(): life})
+    return w._replace(x=life) if name == "X" else w._replace(y=life) if name == "Y" else w._replace(z=life)
 
 
 def _with_coordination(w: World, name: str, c: Coordination) -> World:

@@ -15,7 +15,7 @@ from seaweedq.segments.terms import FIRST_TERM, Term
 RULES = {
     "owner by term": "a rebuild believes the owner that its state names, whatever the journals' frames say",
     "done": "a clean stop removes its journal without saying first that nothing of it is needed",
-    "first entry": "the first owner in a generation acknowledges before it has put an entry",
+    "first entry": "an owner that owes an entry acknowledges before it has put it",
     "look at the start": "a life does not compare generations at its start",
     "second look": "a life does not compare generations between its first slot and its first answer",
     "fence before headers": "a rebuild reads a journal's frames, and fences it afterwards",
@@ -37,12 +37,14 @@ State = Literal["empty", "serving", "restored", "rebuilding", "replacing"]
 
 
 class Entry(NamedTuple):
-    """One entry of the segment's chain; its sequence is its place. `term` and `owner` are the tenure of its rows."""
+    """One entry of the segment's chain; its sequence is its place. `term` and `owner` are the tenure of its rows; one
+    that `is_recovered` was put by a recovery."""
 
     term: Term
     owner: str
     rows: tuple[Row, ...] = ()
     is_seal: bool = False
+    is_recovered: bool = False
 
 
 class Slot(NamedTuple):
@@ -82,6 +84,7 @@ class Coordination(NamedTuple):
     snapshot: int = 0
     owner: str | None = "X"
     term: Term = FIRST_TERM
+    entry_from: int = 0
     intent: bool = False
     is_sealed: bool = False
     journals: frozenset[str] = frozenset({"X"})
@@ -152,8 +155,8 @@ class World(NamedTuple):
 class Bounds(NamedTuple):
     """How large a world is. `messages` are those of X, Y and Z, `snapshots` those of the old coordination, `crashes`
     those of rebuilds. X `moves` the segment, `seals` it, or `stops`; with `uploads` a message names an upload. With
-    `unnoticed` the cluster may serve without a rebuild, where no sign shows the return. `left_out` are some of RULES
-    and SECOND."""
+    `unnoticed` the cluster may serve without a rebuild, where no sign shows the return. With `away` Y's journal is in
+    files, whose machine is not there when Z looks. `left_out` are some of RULES and SECOND."""
 
     messages: tuple[int, int, int] = (1, 1, 1)
     crashes: int = 0
@@ -163,6 +166,7 @@ class Bounds(NamedTuple):
     stops: bool = False
     unnoticed: bool = False
     uploads: bool = False
+    away: bool = False
     left_out: frozenset[str] = frozenset()
 
 
