@@ -222,6 +222,7 @@ JOURNALS = KeyKind(
     JournalRecord,
     writer="the broker itself, before it takes its first message",
     lifetime="no lease: until the journal of a broker that is gone was recovered, and its content has gone",
+    backup="both",
 )
 WAITING = KeyKind(
     "waiting/{place}",

@@ -68,7 +68,8 @@ class JournalSearch:
         return max([(await self._backend.stated()).generation, *states])
 
     async def search(self, known: Mapping[str, JournalRecord], without: Set[str], fence: bool) -> FoundJournals:
-        """Finds the journals, given those that keys name. They are fenced and read unless nothing may be written.
+        """Finds the journals, given those that keys name. They are fenced and read; unless `fence`, those alone of
+        which that is but a lock, since nothing may be written.
         Raises StoreUnavailable, CoordinationUnavailable."""
         listed = {one.broker: one.record for one in await self._backend.needed()}
         reported, places = await self._reported()
@@ -87,9 +88,11 @@ class JournalSearch:
                 terms = {(topic, segment): (g, n) for topic, segment, g, n in reported[broker].terms}
                 needed[broker] = FoundJournal(records[broker], terms)
                 return
+            record = records[broker]
             try:
-                found = await _terms(self._backend, broker, records[broker]) if fence else {}
-                needed[broker] = FoundJournal(records[broker], found, is_read=fence)
+                is_read = fence or bool(record.path)
+                found = await _terms(self._backend, broker, record) if is_read else {}
+                needed[broker] = FoundJournal(record, found, is_read)
             except (JournalUnreachable, JournalDamaged, JournalUnavailable, NeedsNewerBroker) as error:
                 hindered[broker] = str(error)
 

@@ -115,9 +115,9 @@ class Rebuilding:
         self._named = named
 
     async def propose(self, wish: Wish) -> Report:
-        """Returns what a rebuild would do now. Writes nothing, and reads no journal: owners are not known. Raises
-        StoreUnavailable, CoordinationUnavailable, NeedsNewerBroker, UnfitStore; RebuildConflict if a journal that is to
-        be left out is unknown."""
+        """Returns what a rebuild would do now. Writes nothing, and reads no journal of the store: owners are not known.
+        Raises StoreUnavailable, CoordinationUnavailable, NeedsNewerBroker, UnfitStore; RebuildConflict if a journal
+        that is to be left out is unknown."""
         return await self._made(await self._record(), wish, 0, fence=False)
 
     async def rebuild(self, wish: Wish) -> Report:

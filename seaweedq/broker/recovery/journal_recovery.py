@@ -31,6 +31,7 @@ import logging
 from collections.abc import Container
 
 from seaweedq import levels
+from seaweedq.broker.admin_changes import AdminChanges
 from seaweedq.broker.context import Context
 from seaweedq.broker.recovery.recovery_memory import RecoveryMemory
 from seaweedq.broker.recovery.replay import RemainingSegments, Replay
@@ -57,23 +58,36 @@ ANSWER_S = 5.0
 
 
 class JournalRegistration:
-    """The key of one broker's journal, which `record` describes."""
+    """The key of one broker's journal, which `record` describes. It is in the store as well if `is_exclusive`: else a
+    rebuild of coordination knows nothing of a journal on a machine that is gone, if the broker joined since the newest
+    snapshot."""
 
     def __init__(
-        self, coordination: Coordination, membership: Membership, record: JournalRecord, generations: Generations
+        self,
+        coordination: Coordination,
+        membership: Membership,
+        record: JournalRecord,
+        generations: Generations,
+        changes: AdminChanges,
+        is_exclusive: bool,
     ) -> None:
         self._coordination = coordination
         self._membership = membership
         self._generations = generations
+        self._changes = changes
+        self._is_exclusive = is_exclusive
         self._key = keys.JOURNALS.key(membership.broker)
         self._held = Versioned.new(record).replace(lowest=levels.LOWEST, highest=levels.HIGHEST)
 
     async def register(self) -> None:
         """Writes the key, so that if this broker dies while it starts, its folder's next broker ends its lease. Raises
-        NotReady."""
+        NotReady, StoreUnavailable, Fenced."""
         put = Put(self._key, keys.JOURNALS.encode(self._held))
-        if not await self._coordination.commit([Compare(self._key, 0), self._membership.compare()], [put]):
+        revision = await self._coordination.commit([Compare(self._key, 0), self._membership.compare()], [put])
+        if not revision:
             raise NotReady("this broker's lease expired while it was starting")
+        if self._is_exclusive:
+            await self._changes.put(revision, [put])
 
     async def retire(self, journal: Journal) -> None:
         """Removes a closed journal of which nothing is needed, and its key, as far as RETIRE_S allows."""
@@ -319,7 +333,10 @@ class Recovery(Service):
         mine = context.generations
         self.journals = JournalRecovery(coordination, membership, replay, context.journals, home, mine)
         described = context.journals.describe(context.broker)
-        self.registration = JournalRegistration(coordination, membership, described, mine)
+        is_exclusive = context.journals.is_exclusive(described)
+        self.registration = JournalRegistration(
+            coordination, membership, described, mine, context.changes, is_exclusive
+        )
         self.requested = RequestedRecoveries(self.journals, coordination)
         self._membership = membership
         self._roster = context.roster

@@ -205,7 +205,7 @@ async def test_whatever_a_crash_leaves_the_next_leader_goes_on(tmp_path: Path, p
 
 
 async def test_the_newest_three_stay(tmp_path: Path) -> None:
-    async with in_loop(tmp_path, snapshot_s=HOUR_S) as together:
+    async with in_loop(tmp_path, snapshot_s=HOUR_S, journal="object") as together:
         mine = await settled(together)
         for number in range(5):
             await together.coordination.commit([], [Put("later/kind", b"%d" % number)])

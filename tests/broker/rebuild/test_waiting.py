@@ -369,3 +369,19 @@ async def test_a_journal_elsewhere_hinders_a_rebuild_until_it_may_be_lost(tmp_pa
         assert report["left_out"] == ["b9.gone"]
         assert "journal of b9.gone: the messages and acks that it holds" in report["may_be_lost"]
         assert await world.delivered((await world.go_on([waiting]))[0]) == world.acked
+
+
+async def test_a_file_journal_that_no_snapshot_knows_hinders_a_rebuild(tmp_path: Path) -> None:
+    """Its broker joined behind the newest snapshot, and its machine is gone: the store has its key."""
+    async with returned(tmp_path, 1, journal="file", snapshot_s=3600) as world:
+        (first,) = world.together.brokers
+        await until(lambda: first.leadership.snapshots.made > 0)
+        late = await world.together.begin()
+        dead = await world.crash_all()
+        late.process.settings.home.rename(tmp_path / "elsewhere")
+        (waiting,) = await world.bring_back(CopiedCoordination(), dead[:1])
+        async with at(world.together, waiting) as http:
+            plan = await http.post("/v1/cluster/rebuild", json={"dry_run": True})
+            assert plan.json()["hindering"].keys() == {late.id}
+            answer = await http.post("/v1/cluster/rebuild", json={})
+        assert (answer.status_code, answer.json().get("journals")) == (409, [late.id])
