@@ -339,24 +339,28 @@ def _go_on_with_imports(view: StateView, found: Found) -> dict[str, int]:
 def _lower_cursors(view: StateView, found: Found) -> dict[str, set[tuple[int, int]]]:
     """Lowers the cursors of open segments to the ends of their chains where no journal has rows that may be behind:
     those rows are gone, and others get their offsets. All cursors fall if a journal is left out: rows that another one
-    has are delivered again. Nothing is known of them before journals are read. Returns the segments with their ends,
-    by topic."""
+    has are delivered again. Nothing is known of them before journals are read. Returns the segments whose rows are
+    gone with their ends, by topic."""
     fallen: dict[str, set[tuple[int, int]]] = {}
     journals = found.journals
     if not journals.left_out and not all(one.is_read for one in journals.needed.values()):
         return fallen
-    framed = {} if journals.left_out else journals.owners()
+    framed = journals.owners()
     for parts, held in list(view.of(keys.CURSORS).items()):
         name, incarnation, _, number = parts
         segment = view.of(keys.SEGMENTS).get((name, incarnation, number))
-        if segment is None or segment.record.state != "open" or (name, number) in framed or name in found.damaged:
+        if segment is None or segment.record.state != "open" or name in found.damaged:
+            continue
+        is_framed = (name, number) in framed
+        if is_framed and not journals.left_out:
             continue
         there = found.chains.get(name, Chains()).ends.get(number)
         end = there.end if there else 0
         lowered = _lowered(held.record, end)
         if lowered != held.record:
             view.put(keys.CURSORS, parts, lowered)
-            fallen.setdefault(name, set()).add((number, end))
+            if not is_framed:
+                fallen.setdefault(name, set()).add((number, end))
     return fallen
 
 

@@ -259,6 +259,16 @@ def test_without_a_journal_cursors_fall_to_the_ends_of_chains() -> None:
     assert at(made, keys.CURSORS, *parts) == CursorRecord(9, 8, ((9, 10),), {"9": 2}, 10)
 
 
+def test_rows_of_a_journal_that_is_read_are_not_said_to_be_gone() -> None:
+    """Another one is left out: so the cursor falls, and the rows are delivered again."""
+    parts = ("t", 3, "s", 3)
+    found = Journals({"y": FoundJournal(JOURNAL, {("t", 3): (1, 1)})}, left_out={"x"})
+    made = planned(state(T, S, (keys.CURSORS, parts, CURSOR)), journals=found)
+    assert at(made, keys.CURSORS, *parts).delivered_to == 10
+    assert losses(made)[0] == "journal of x: the messages and acks that it holds"
+    assert not any("from offset" in one for one in losses(made))
+
+
 def test_subscriptions_stay_as_they_are() -> None:
     """Acks of their epochs are replayed first: the next dispatcher raises the epoch."""
     parts = ("t", 3, "s")
