@@ -1,6 +1,7 @@
 """Brokers publish, coordination goes back or is lost, and is rebuilt: all that was acknowledged is there, in order."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -361,7 +362,7 @@ async def test_backups_of_another_secret_are_told_and_give_no_rights(tmp_path: P
 
 
 async def test_a_rebuild_that_is_refused_before_it_begins_changes_nothing(tmp_path: Path) -> None:
-    """A misspelled name, and one that is too long."""
+    """A misspelled name, one that is too long, and a machine that is gone."""
     async with returned(tmp_path, 2, journal="file") as world:
         first, second = world.together.brokers
         await make(first, 2)
@@ -376,4 +377,7 @@ async def test_a_rebuild_that_is_refused_before_it_begins_changes_nothing(tmp_pa
                 assert (answer.status_code, answer.json()["unknown"]) == (409, [f"{second.id}x"]), answer.text
                 assert second.id in answer.json()["detail"]
             assert (await http.post("/v1/cluster/rebuild", json={"without_journals": ["b" * 300]})).status_code == 422
+            shutil.rmtree(second.process.settings.data_dir)
+            answer = await http.post("/v1/cluster/rebuild", json={})
+            assert (answer.status_code, answer.json()["journals"]) == (409, [second.id])
         assert await newest_number(world.together.store) == 1
