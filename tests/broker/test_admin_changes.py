@@ -126,7 +126,7 @@ def comparable(state: dict[str, bytes]) -> dict[str, Any]:
         if keys.SUBSCRIPTIONS.matches(key):
             found[key] |= {"dispatcher": None, "epoch": 0}
         if keys.SEGMENTS.matches(key):
-            found[key] |= {"owner": None, "term": None}
+            found[key] |= {"owner": None, "term": None, "entry_from": 0}
     return found
 
 
