@@ -108,7 +108,6 @@ X = START.chain[0]
         (ACKED._replace(chain=(X._replace(is_seal=True),)), "behind the seal"),
         (START._replace(acked=frozenset([("X", (0, "reference of X0"))]), payload=False), "is deleted"),
     ],
-    ids=str,
 )
 def test_each_check_can_fail(world: World, what: str) -> None:
     assert what in str(fault(world))
