@@ -286,7 +286,7 @@ async def test_a_start_writes_nothing_over_a_rebuild_that_has_ended_since(tmp_pa
 async def test_a_seal_whose_successors_have_files_ends_all_lives(tmp_path: Path) -> None:
     """Brokers that have stopped in order, and whose journals a sweep has taken, leave no sign: an owner finds the seal
     of before."""
-    async with returned(tmp_path, 1, journal="object") as world:
+    async with returned(tmp_path, 1, journal="object", publish_timeout_s=2) as world:
         (first,) = world.together.brokers
         await make(first)
         await world.publish(first, 4)
