@@ -221,10 +221,9 @@ def demo(
 
 
 def _require_packages(flights: bool) -> None:
-    with needs("server", "the demo"):
-        import uvicorn  # noqa: F401
-    with needs("sql", "the demo"):
+    with needs("server,sql", "the demo"):
         import duckdb  # noqa: F401
+        import uvicorn  # noqa: F401
     if flights:
         with needs("demo", "the demo with flights"):
             import matplotlib  # noqa: F401

@@ -128,6 +128,22 @@ def imported(http: httpx.Client) -> str:
     return upload
 
 
+def begun_write(http: httpx.Client) -> str:
+    """An upload for the write that `prepare` names."""
+    content = b'{"value":1}\n'
+    asked = {"size": len(content)}
+    made = http.post("/v1/topics/flights/uploads", params={"write": "nightly/17"}, json=asked).json()
+    assert http.request(made["method"], made["url"], content=content, headers=made["headers"]).status_code == 201
+    return str(made["upload_id"])
+
+
+def upload_of(http: httpx.Client, operation: str) -> str:
+    """An upload as the operation needs it."""
+    if "/writes" in operation:
+        return begun_write(http)
+    return imported(http) if "/imports" in operation else str(uploaded(http, b"12345")["upload_id"])
+
+
 def prepare(http: httpx.Client, operation: str) -> dict[str, Any]:
     """The topic and the subscription that the examples speak of, with a few messages: path parameters to reach them."""
     http.put("/v1/topics/flights", json={})
@@ -149,7 +165,9 @@ def prepare(http: httpx.Client, operation: str) -> dict[str, Any]:
         "offset": payload(http, open_ones[0]) if operation.endswith("/payload") else 0,
         "principal": "importer",
         "token": token_of(http, "importer"),
-        "upload": imported(http) if "/imports" in operation else uploaded(http, b"12345")["upload_id"],
+        "upload": upload_of(http, operation),
+        "writer": "nightly",
+        "number": 17,
     }
 
 
@@ -170,6 +188,7 @@ def body_of(operation: str, there: dict[str, Any]) -> Any:
     bodies = {
         "merge": {"with": there["neighbour"]},
         "move": {"to": "broker"},
+        "{number}": {"uploads": [there["upload"]], "format": "ndjson"},
         "imports": {"upload_id": there["upload"], "format": "ndjson"},
         "tokens": {"principal": there["principal"]},
         "{principal}": {"grants": [{"actions": ["read"], "topics": ["flights"]}]},

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.chaos.cluster import waited
+from tests.support.history.load import until
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.lost_cluster import LostCluster, on_one_machine, rebuild_as_the_page_has_it
 
@@ -51,7 +52,7 @@ def test_a_topic_that_was_deleted_since_stays_deleted(lost_cluster: Make) -> Non
     cluster.lost.restore(saved)
     cluster.come_back()
     there = cluster.ask("GET", "t").status_code
-    cluster.do("PUT", "t", json={"initial_segments": 2})
+    until(lambda: cluster.ask("PUT", "t", json={"initial_segments": 2}).status_code == 201)  # the leader ends it first
     cluster.publish("t", 40)
     assert cluster.complaints("t", "s") == []
     assert there == 404

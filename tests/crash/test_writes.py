@@ -23,13 +23,13 @@ PLACES = [
     later("write.checked"),
     later("write.counted"),
     later("write.running"),
-    later("change.made:2"),
+    later("change.made:3"),  # behind those of the broker's journal and of the topic
     later("write.batch:1"),
     later("write.batch:3"),
     later("write.progress:1"),
     later("write.batch:6"),
     later("write.done"),
-    later("change.made:3"),
+    later("change.made:4"),
     later("commit.durable:5"),
     later("entry.appended:2"),
 ]

@@ -108,6 +108,7 @@ def test_an_invalid_row_fails_the_write_or_goes_to_another_topic(
     assert (told["_key"], said["topic"], said["row"]) == ("k{", "strict", {"_key": "k{", "value": "{"})
 
 
+@pytest.mark.long
 def test_what_is_refused_before_a_task_begins(spark: Any, client: Client, save: Callable[..., None]) -> None:
     client.create_topic("refusing", format="bytes")
     frame = spark.range(3).selectExpr("cast(id as string) value")
