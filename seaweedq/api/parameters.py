@@ -204,9 +204,7 @@ async def _subscription(subscription: str) -> str:
 
 async def _writer(writer: str) -> str:
     if not _WRITER.fullmatch(writer):
-        raise InvalidName(
-            f"{writer[:200]!r} is not a valid writer name: use 1 to 128 of A-Z a-z 0-9 . _ -", name=writer[:200]
-        )
+        raise InvalidName(f"invalid writer name {writer[:200]!r}: use 1 to 128 of A-Z a-z 0-9 . _ -", name=writer[:200])
     return writer
 
 

@@ -198,7 +198,7 @@ def demo(
     """See it work in ten seconds: publish, split, kill -9, recover, and count with SQL."""
     given = [name for name, value in (("--rows", rows), ("--picture", picture), ("--no-spark", no_spark)) if value]
     if given and not flights:
-        raise typer.BadParameter(f"{given[0]} needs --flights", param_hint=given[0])
+        raise typer.BadParameter("it is only for --flights", param_hint=given[0])
     _require_packages(flights)
     end_on_signals()
     is_terminal = sys.stdout.isatty()

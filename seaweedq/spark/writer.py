@@ -58,7 +58,7 @@ Message = TaskOutput | None  # None of a task that failed
 
 
 class TopicWriter:
-    """What the writers of batches and streams share. `facts` is the topic as a broker shows it."""
+    """The common part of the writers of batches and streams. `facts` is the topic as a broker shows it."""
 
     def __init__(self, options: WriteOptions, facts: Mapping[str, Any]) -> None:
         self.options = options

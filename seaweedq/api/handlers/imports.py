@@ -87,6 +87,19 @@ class ImportAnswer(Struct):
     problem: ImportProblemAnswer | UnsetType = UNSET
 
 
+_REFUSES = (
+    *OF_BODIES,
+    UploadNotFound,
+    SequenceOutOfOrder,
+    UploadIncomplete,
+    UploadConflict,
+    UploadExpired,
+    MessageTooLarge,
+    UploadMismatch,
+    InvalidUpload,
+    InvalidImport,
+    PartlyTaken,
+)
 _EXAMPLE = {"upload_id": "20260131-0-5f2b8a6c", "format": "parquet"}
 _WRITE = {"uploads": ["20260131-0-5f2b8a6c", "20260131-0-90d1e2f3"], "format": "parquet"}
 _WRITTEN = {
@@ -169,19 +182,7 @@ Services = Annotated[ImportServices, given(ImportServices)]
     "importUpload",
     "Import a file's rows as messages",
     answers={200: ImportAnswer, 202: ImportAnswer},
-    refuses=(
-        *OF_BODIES,
-        UploadNotFound,
-        SequenceOutOfOrder,
-        UploadIncomplete,
-        UploadConflict,
-        UploadExpired,
-        MessageTooLarge,
-        UploadMismatch,
-        InvalidUpload,
-        InvalidImport,
-        PartlyTaken,
-    ),
+    refuses=_REFUSES,
     shows=_SHOWN,
     leads=(Lead(("getImport",), {**OF_TOPIC, "upload": "$response.body#/upload_id"}),),
 )
@@ -230,21 +231,7 @@ async def show_import(services: Services, topic: PathTopic, upload: str) -> Resp
     "putWrite",
     "Write the rows of many files as messages, once",
     answers={200: WriteAnswer, 202: WriteAnswer},
-    refuses=(
-        *OF_BODIES,
-        UploadNotFound,
-        WriteOutOfOrder,
-        SequenceOutOfOrder,
-        UploadIncomplete,
-        UploadConflict,
-        UploadExpired,
-        MessageTooLarge,
-        UploadMismatch,
-        InvalidUpload,
-        InvalidImport,
-        TooManyWriters,
-        PartlyTaken,
-    ),
+    refuses=(*_REFUSES, WriteOutOfOrder, TooManyWriters),
     shows=_WRITTEN,
     leads=(Lead(("getWrite",), {**OF_TOPIC, "writer": "$request.path.writer"}),),
 )

@@ -171,7 +171,7 @@ class ReaderSetup:
 
 @dataclass
 class WorkCounts:
-    """What a broker has done of one kind of work: those that `ended` here, by state, and `rows` that became durable."""
+    """The work of a kind that a broker has done: those that `ended` here, by state, and `rows` that became durable."""
 
     ended: dict[str, int] = field(default_factory=lambda: {"done": 0, "failed": 0})
     rows: int = 0

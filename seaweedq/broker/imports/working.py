@@ -62,7 +62,7 @@ class FileWork(Service, Generic[Work]):
 
     @property
     def counts(self) -> WorkCounts:
-        """What was done here so far."""
+        """The counts of the work that ended here."""
         return self._runner.counts
 
     @property

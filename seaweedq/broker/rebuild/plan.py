@@ -34,7 +34,7 @@ UNTOUCHED = (keys.URL_SECRET,)  # no backup has it; it stays as it is
 
 @dataclass(frozen=True)
 class OwnState:
-    """What coordination itself has. It is not `whole` if a rebuild was broken off that has written to it."""
+    """The state of coordination itself. It is not `whole` if a rebuild was broken off that has written to it."""
 
     state: State
     is_whole: bool
@@ -163,10 +163,10 @@ class StateView:
 
 @dataclass(frozen=True)
 class Found:
-    """What the store has beside the state: the topics by name that a first entry tells and no active record, the chains
-    of each topic, the journals, the open uploads (by the parts of their keys) whose objects exist, the newest round of
-    retention. `folders` are the names of all topics that have a folder, with their highest segment. The chains of those
-    that are `damaged` cannot be read."""
+    """The findings in the store beside the state: the topics by name that a first entry tells and no active record,
+    the chains of each topic, the journals, the open uploads (by the parts of their keys) whose objects exist, the
+    newest round of retention. `folders` are the names of all topics that have a folder, with their highest segment.
+    The chains of those that are `damaged` cannot be read."""
 
     chains: Mapping[str, Chains]
     journals: Journals = Journals()
@@ -179,7 +179,7 @@ class Found:
 
 @dataclass(frozen=True)
 class TopicPlan:
-    """What changes of one topic: segments that were sealed since the state, that began since, and that are closed
+    """The changes of one topic: segments that were sealed since the state, that began since, and that are closed
     because their ends are gone; uploads that count as published now; imports that go on further behind; subscriptions
     whose acks since the state may be lost; why it cannot go on; and segments whose cursors fall, with their ends."""
 

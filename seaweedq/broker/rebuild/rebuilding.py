@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Wish:
-    """What the operator asks for: journals that may be lost, by broker, and whether principals and tokens are left
+    """The wish of an operator: journals that may be lost, by broker, and whether principals and tokens are left
     out."""
 
     without_journals: frozenset[str] = frozenset()
@@ -64,9 +64,9 @@ class Wish:
 
 @dataclass(frozen=True)
 class Report:
-    """What a rebuild has done, or would do (`generation` 0): the state that it goes by (its source, generation, number
-    and revision), the plan, backups that could not be read or give no rights, and journals that keep it from being
-    done, with the reason."""
+    """The result of a rebuild, or of a dry run (`generation` 0): the state that it goes by (its source, generation,
+    number and revision), the plan, backups that could not be read or give no rights, and journals that keep it
+    from being done, with the reason."""
 
     generation: int
     source: Source

@@ -57,9 +57,9 @@ class SeenJournal:
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """What the store says: its newest generation with the nonce, the number of its newest snapshot and the revision of
-    its newest change in it, the number of the newest round of retention. `done` is the highest watermark that a journal
-    of this generation states which is done, also one of the home folder."""
+    """The facts of the store: its newest generation with the nonce, the number of its newest snapshot and the revision
+    of its newest change in it, the number of the newest round of retention. `done` is the highest watermark that a
+    journal of this generation states which is done, also one of the home folder."""
 
     generation: int = 0
     nonce: str = ""
@@ -71,7 +71,7 @@ class StoreFacts:
 
 @dataclass(frozen=True)
 class CoordinationFacts:
-    """What coordination says: the cluster's record, None if there is none; the numbers of the newest snapshot and of
+    """The facts of coordination: the cluster's record, None if there is none; the numbers of the newest snapshot and of
     the newest round; its revision and its watermark; the brokers whose journals have keys."""
 
     cluster: ClusterRecord | None

@@ -111,7 +111,7 @@ class UploadRecords:
 
 
 class UploadsWrite(NamedTuple):
-    """What an upload's write is to the upload: whether a broker may be reading it, and when the write was settled (None
+    """The relation of a write to its upload: whether a broker may be reading it, and when the write was settled (None
     if it is not), which holds while `compare` does."""
 
     may_read: bool
