@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from seaweedq.cli.server.credentials import draw_admin_token
-from seaweedq.cli.shared.common import header_of, lines, server_lines
+from seaweedq.cli.shared.common import header_of, lines, welcome
 from seaweedq.settings import Settings
 from tests.support.brokers.in_process import running
 from tests.support.brokers.serving import served
@@ -23,13 +23,17 @@ async def test_what_a_broker_with_tokens_greets_with_works_as_pasted(tmp_path: P
     folder = tmp_path / "it's a folder"
     draw_admin_token(Settings(data_dir=folder, auth="required"))
     async with running(folder, auth="required") as broker, served(broker) as serving:
-        export, publish, show, pull, sql, *_ = server_lines(broker.process.settings, serving.url, "events")
-        assert '"count":1' in await pasted(publish)
-        assert '"name":"events"' in await pasted(show)
-        assert '"value": {"n": 1}' in (await pasted(f"{export}\n{pull}")).replace('":', '": ').replace("  ", " ")
-        assert (await pasted(f"{export}\n{sql} -o csv")).endswith("\n0,1\n")
+        shown = dict(welcome(broker.process.settings, serving.url))
+        assert [*shown] == ["token", "console", "publish", "query"]
+        export = shown["token"]
+        assert "published 1 message to events" in await pasted(f"{export}\n{shown['publish']}")
+        assert '"n":1' in (await pasted(f"{export}\n{shown['query']} -o json")).replace(" ", "").replace("\\", "")
         of_client = lines(serving.url, "events", "file:///x", header=header_of({"SEAWEEDQ_TOKEN_FILE": "x"}))
-        assert '"name":"events"' in await pasted(f"{export}\n{of_client[1]}")
+        publish, show, pull, sql, *_ = of_client
+        assert '"count":1' in await pasted(f"{export}\n{publish}")
+        assert '"name":"events"' in await pasted(f"{export}\n{show}")
+        assert '"value": {"n": 1}' in (await pasted(f"{export}\n{pull}")).replace('":', '": ').replace("  ", " ")
+        assert (await pasted(f"{export}\n{sql} -o csv")).endswith("\n0,2\n")
         of_token = lines(serving.url, "events", "file:///x", header=header_of({"SEAWEEDQ_TOKEN": "x"}))
         assert '"name":"events"' in await pasted(f'SEAWEEDQ_TOKEN="$(cat {export.partition("=")[2]})"\n{of_token[1]}')
 
@@ -48,16 +52,20 @@ async def pasted(command: str) -> str:
 
 @pytest.mark.parametrize("given", [{}, {"auth": "none"}])
 def test_where_no_token_is_asked_for_none_is_shown(given: dict[str, Any]) -> None:
-    text = "\n".join(server_lines(Settings(**given), "http://b:1", "t"))
+    shown = dict(welcome(Settings(**given), "http://b:1"))
+    assert [*shown] == ["console", "publish", "query"]
+    assert shown["console"] == "http://b:1"
+    text = "\n".join(lines("http://b:1", "t", "file:///x"))
     assert text.startswith("curl http://b:1/v1/topics/t/messages ")
     assert "Authorization" not in text
-    assert "SEAWEEDQ_TOKEN" not in text
+    assert "SEAWEEDQ_TOKEN" not in "\n".join((text, *shown.values()))
 
 
 def test_a_broker_without_a_token_of_its_own_leaves_the_file_to_its_reader() -> None:
-    first, publish, *_ = server_lines(Settings(auth="required", coordination="etcd://a:1"), "http://b:1", "t")
-    assert first == "export SEAWEEDQ_TOKEN_FILE=FILE-WITH-YOUR-TOKEN"
-    assert publish.startswith("sed 's/^/Authorization: Bearer /' FILE-WITH-YOUR-TOKEN | curl -H @- http://b:1/")
+    first, *_ = welcome(Settings(auth="required", coordination="etcd://a:1"), "http://b:1")
+    assert first == ("token", "export SEAWEEDQ_TOKEN_FILE=FILE-WITH-YOUR-TOKEN")
+    publish, *_ = lines("http://b:1", "t", "file:///x", header=header_of({"SEAWEEDQ_TOKEN_FILE": "f"}))
+    assert publish.startswith("sed 's/^/Authorization: Bearer /' \"$SEAWEEDQ_TOKEN_FILE\" | curl -H @- http://b:1/")
 
 
 def test_a_client_shows_its_token_by_the_variable_that_it_comes_from() -> None:

@@ -65,12 +65,16 @@ STALLED = gauge(
     "reason",
     watch="any 1 that you do not expect",
 )
+DELIVERED = counter(
+    "seaweedq_delivered_messages_total",
+    "Messages that this broker has delivered to consumers; one that is delivered again counts again",
+)
 LETTERS = counter(
     "seaweedq_dead_letters_total",
     "Dead letters that this broker has published",
     watch="more than a few: look at their headers",
 )
-SUBSCRIPTIONS = (*OF_BEHIND.values(), STALLED, LETTERS)
+SUBSCRIPTIONS = (*OF_BEHIND.values(), STALLED, DELIVERED, LETTERS)
 
 
 def subscription_metrics(broker: Broker) -> Iterator[Metric]:
@@ -82,6 +86,7 @@ def subscription_metrics(broker: Broker) -> Iterator[Metric]:
     yield STALLED.each(
         ((one.topic, one.name, reason), one.stalled == reason) for one in behind for reason in get_args(Stall)
     )
+    yield DELIVERED.of(broker.subscribing.dispatcher.delivered)
     yield LETTERS.of(broker.dead_lettering.letters.published)
 
 

@@ -74,6 +74,11 @@ class Dispatcher:
         self.check_lease, self.ack_dead_letters = self._opened.check_lease, acks.ack_dead_letters
 
     @property
+    def delivered(self) -> int:
+        """Returns how many messages this broker has delivered; one that is delivered again counts again."""
+        return self._pulling.delivered
+
+    @property
     def pin(self) -> int | None:
         """The oldest commit that must stay because of acks that no checkpoint has."""
         return min((s.pin for s in self.subscriptions() if s.pin is not None), default=None)

@@ -174,12 +174,17 @@ class LagMeter:
     def furthest_behind(self, limit: int) -> list[LagSummary]:
         """Returns so many of the subscriptions that are open here, those with the most unacked messages. Sends no
         request."""
-        opened = (
-            (sum(_unacked(one, number, end) for number, end in self._ends(one)), one)
-            for one in self._dispatcher.subscriptions()
-        )
+        opened = ((self._messages_behind(one), one) for one in self._dispatcher.subscriptions())
         furthest = nlargest(limit, opened, key=lambda one: (one[0], one[1].topic.name, one[1].name))
         return [self._behind(subscription) for _, subscription in furthest]
+
+    def behind(self) -> int:
+        """Returns the unacked messages of all subscriptions that are open here, as far as this broker knows. Sends no
+        request."""
+        return sum(map(self._messages_behind, self._dispatcher.subscriptions()))
+
+    def _messages_behind(self, subscription: Subscription) -> int:
+        return sum(_unacked(subscription, number, end) for number, end in self._ends(subscription))
 
     def _behind(self, subscription: Subscription) -> LagSummary:
         backlogs = [backlog_of(subscription, number, end) for number, end in self._ends(subscription)]

@@ -35,6 +35,7 @@ class Pulling:
         self._readables = readables
         self._timeout_s = timeout_s
         self._closing = False  # pulls do not wait any more
+        self.delivered = 0  # messages, each as often as it was delivered
 
     def close(self) -> None:
         """Lets no pull wait any more."""
@@ -134,6 +135,7 @@ class Pulling:
                 result = await self._leasing.round(subscription, wanted, result.rows_left)
             if subscription.shares.changes != shares:
                 subscription.queue.event()
+            self.delivered += sum(len(one.offsets) for one in result.found.messages)
             if result.found.name is not None:
                 subscription.queue.rearm(result.found.name)
             subscription.arm(self._clock.monotonic_s())

@@ -28,9 +28,10 @@ from seaweedq.cli.server.backends import open_coordination, open_store
 from seaweedq.cli.server.credentials import certificate_of, cluster_secret, draw_admin_token, trust_of
 from seaweedq.cli.server.http_server import HttpServer, listen, url_of
 from seaweedq.cli.server.journals import journal_setup
+from seaweedq.cli.server.live_line import LiveLine, shown_live
 from seaweedq.cli.server.machine import check_folders, keep_others_out
 from seaweedq.cli.server.stop_signals import StopDeadline, Stopped, StopSignals, log_hanging
-from seaweedq.cli.shared.common import server_lines
+from seaweedq.cli.shared.common import welcome
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.concurrency.pools import Pools
 from seaweedq.errors import Fenced, SeaweedqError, Unavailable
@@ -60,7 +61,10 @@ logger = logging.getLogger("seaweedq")
 class BrokerProcess:
     """The lives of one broker."""
 
-    def __init__(self, settings: Settings, stop: StopSignals, deadline: StopDeadline) -> None:
+    def __init__(
+        self, settings: Settings, stop: StopSignals, deadline: StopDeadline, line: LiveLine | None = None
+    ) -> None:
+        self._line = line
         self._settings = settings
         self._stop = stop
         self._deadline = deadline
@@ -127,7 +131,8 @@ class BrokerProcess:
                 for one in filter(None, (listener, peer_listener)):
                     one.listen(2048)  # a reader of the greeting may connect
                 greet(self._settings, broker)
-                await server.run_until_stopped(listener)
+                with shown_live(broker, self._line):
+                    await server.run_until_stopped(listener)
         return broker.lost.is_set() and not self._stop.asked
 
     async def _limit_loss(self, broker: Broker) -> None:
@@ -170,8 +175,9 @@ class BrokerProcess:
         )
 
 
-def run(settings: Settings) -> None:
-    """Runs a broker in this process until SIGTERM or SIGINT. Raises SeaweedqError, OSError if it cannot start."""
+def run(settings: Settings, line: LiveLine | None = None) -> None:
+    """Runs a broker in this process until SIGTERM or SIGINT, with its figures in `line`. Raises SeaweedqError, OSError
+    if it cannot start."""
 
     def overdue() -> None:
         goes_on = process.was_ready and not stop.asked
@@ -183,7 +189,7 @@ def run(settings: Settings) -> None:
     keep_others_out()
     deadline = StopDeadline(overdue)
     stop = StopSignals(deadline, settings.shutdown_delay_s, settings.shutdown_s + OVERTIME_S)
-    process = BrokerProcess(settings, stop, deadline)
+    process = BrokerProcess(settings, stop, deadline, line)
     stop.handle()
     process.run()
     if hanging := process.hanging():
@@ -229,5 +235,5 @@ def greet(settings: Settings, broker: Broker) -> None:
         typer.echo(f"  {COMMAND} --dry-run --url {broker.process.url}")
         return
     typer.echo(f"seaweedq {broker.id} at {broker.process.url}, store {settings.store_path}")
-    for line in server_lines(settings, broker.process.url, "events"):
-        typer.echo(f"  {line}")
+    for label, text in welcome(settings, broker.process.url):
+        typer.echo(f"  {typer.style(f'{label:<8}', bold=True)} {text}")

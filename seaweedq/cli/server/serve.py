@@ -17,6 +17,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from seaweedq.cli.server.given_settings import settings_of, unknown_variables
+from seaweedq.cli.server.live_line import LiveLine
 from seaweedq.cli.shared.common import complain, one_line
 from seaweedq.errors import InvalidRequest
 from seaweedq.extras import hidden, needs
@@ -86,6 +87,7 @@ def serve(
     except InvalidRequest as error:
         complain(one_line(error))
         raise typer.Exit(2) from None
+    line = LiveLine.at_terminal() if settings.brokers == 1 else None  # before anybody keeps a stream
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
@@ -94,10 +96,10 @@ def serve(
         for warning in unknown_variables(os.environ):
             logger.warning("%s", warning)
     with needs("server", "seaweedq serve"):  # its options need none of the extra's packages
-        _run(settings)
+        _run(settings, line)
 
 
-def _run(settings: Settings) -> None:
+def _run(settings: Settings, line: LiveLine | None) -> None:
     """Runs a broker, or the parent of several. Only here is imported what help and wrong settings do not need."""
     gc.disable()  # imported objects stay: collecting them again and again takes a sixth of a start
     from seaweedq.cli.server.given_settings import check_advertised, check_auth, check_members, check_peer_port
@@ -120,7 +122,7 @@ def _run(settings: Settings) -> None:
     _quieten()
     _keep_freed_memory()
     with hidden("pandas"):  # pyarrow would import it at its first conversion: a second, and memory, for nothing
-        run(settings)
+        run(settings, line)
 
 
 def _keep_imported() -> None:

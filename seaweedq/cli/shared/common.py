@@ -224,15 +224,19 @@ def lines(url: str, topic: str, path: str, value: str = '{"n": 1}', header: str 
     ]
 
 
-def server_lines(settings: "Settings", url: str, topic: str) -> list[str]:
-    """Returns the commands that a broker with these settings greets with. Where it asks for tokens the first one names
-    the file of a token, from which the others take it."""
-    path = f"{settings.store_path}/topics/{topic}"
+def welcome(settings: "Settings", url: str) -> list[tuple[str, str]]:
+    """Returns what a broker with these settings greets with, each line with its label: its console, and commands that
+    publish and query. Where the broker asks for tokens, one more names the file of a token, from which they take it."""
+    shown = [
+        ("console", url),
+        ("publish", f"seaweedq publish events '{{\"n\": 1}}' --url {url}"),
+        ("query", f"seaweedq sql 'SELECT * FROM events' --url {url}"),
+    ]
     if settings.auth != "required":
-        return lines(url, topic, path)
+        return shown
     file = settings.admin_token_path
     named = quote(str(file.absolute())) if file else "FILE-WITH-YOUR-TOKEN"
-    return [f"export SEAWEEDQ_TOKEN_FILE={named}", *lines(url, topic, path, header=_of_file(named))]
+    return [("token", f"export SEAWEEDQ_TOKEN_FILE={named}"), *shown]
 
 
 def header_of(environment: Mapping[str, str]) -> str:
@@ -240,11 +244,8 @@ def header_of(environment: Mapping[str, str]) -> str:
     empty if it takes none."""
     if environment.get("SEAWEEDQ_TOKEN"):
         return """printf 'Authorization: Bearer %s' "$SEAWEEDQ_TOKEN\""""  # a builtin: no process has the token
-    return _of_file('"$SEAWEEDQ_TOKEN_FILE"') if environment.get("SEAWEEDQ_TOKEN_FILE") else ""
-
-
-def _of_file(named: str) -> str:
-    return f"sed 's/^/Authorization: Bearer /' {named}"
+    of_file = """sed 's/^/Authorization: Bearer /' "$SEAWEEDQ_TOKEN_FILE\""""
+    return of_file if environment.get("SEAWEEDQ_TOKEN_FILE") else ""
 
 
 def location(path: str) -> str:
