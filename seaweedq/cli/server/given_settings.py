@@ -139,8 +139,8 @@ def check_auth(settings: Settings) -> None:
     if settings.auth == "auto" and reached:
         raise InvalidRequest(
             f"setting auth='auto': others than this machine reach a broker with {reached}, so say who may use it: "
-            "auth=required asks for tokens (docs/security.md), auth=none lets everyone who can connect read, write and "
-            "delete everything",
+            "auth=required asks for tokens (docs/operate/security.md), auth=none lets everyone who can connect read, "
+            "write and delete everything",
             field="auth",
         )
     if settings.auth == "none" and not settings.member:  # else the parent has said it
