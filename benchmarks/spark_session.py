@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from benchmarks import messages
 from seaweedq import Client
-from seaweedq.cli.flights import missing_for_spark
+from seaweedq.spark.jobs.session import missing_for_spark
 
 CARRIERS = 16
 KINDS = {"n": "long", "carrier": "string", "delay": "double", "distance": "int", "at": "timestamptz"}

@@ -6,11 +6,6 @@ queue: four counts that must agree.
 """
 
 import math
-import os
-import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,18 +20,9 @@ from seaweedq.cli.child_process import Broker
 from seaweedq.cli.shared.common import lines, location
 from seaweedq.client import Client
 from seaweedq.errors import ClientError
-from seaweedq.extras import install_command
+from seaweedq.spark.jobs.session import job_session, missing_for_spark
 
-_LOCAL = {
-    "spark.ui.enabled": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.ui.showConsoleProgress": "false",
-}
-
-
-_LEAST_JAVA = 17
+_CONF = {"spark.sql.shuffle.partitions": "2"}
 
 
 @dataclass(frozen=True)
@@ -47,59 +33,13 @@ class Reading:
     delays: dict[str, float]
 
 
-def missing_for_spark() -> str:
-    """Returns what Spark lacks here; empty if it can run."""
-    java = _java_version()
-    if java < _LEAST_JAVA:
-        return f"it needs Java {_LEAST_JAVA} or newer, and {f'this is Java {java}' if java else 'no Java was found'}"
-    try:
-        import pyspark  # noqa: F401
-    except ImportError:
-        return f"pyspark is not installed ({install_command('spark')})"
-    return ""
-
-
-def _java_version() -> int:
-    """Returns the major version of the Java that pyspark would use; 0 for none."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin" if home else None)
-    if java is None:
-        return 0
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    return int(found[1]) if found else 0
-
-
 def with_spark(directory: str, scratch: Path) -> Reading:
     """Reads the directory with Spark; its own files and its output are below `scratch`."""
-    from pyspark.sql import SparkSession
-
-    with _quiet(scratch / "spark.log"):
-        builder = SparkSession.builder.master("local[2]").appName("seaweedq demo")
-        for name, value in {**_LOCAL, "spark.sql.warehouse.dir": str(scratch / "warehouse")}.items():
-            builder = builder.config(name, value)
-        spark = builder.getOrCreate()
-        try:
-            spark.sparkContext.setLogLevel("ERROR")
-            flights = spark.read.parquet(directory)
-            delays = flights.groupBy("carrier").avg("arr_delay").collect()
-            return Reading(flights.count(), {row[0]: row[1] for row in delays if row[1] is not None})
-        finally:
-            spark.stop()
-            _end_java()
-
-
-def _end_java() -> None:
-    # pyspark leaves its JVM running for the next session; this process has none.
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    if gateway is None:
-        return
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(20)
-    SparkContext._gateway = SparkContext._jvm = None
+    conf = {**_CONF, "spark.sql.warehouse.dir": str(scratch / "warehouse")}
+    with job_session("seaweedq demo", "local[2]", conf, scratch / "spark.log") as spark:
+        flights = spark.read.parquet(directory)
+        delays = flights.groupBy("carrier").avg("arr_delay").collect()
+        return Reading(flights.count(), {row[0]: row[1] for row in delays if row[1] is not None})
 
 
 def with_duckdb(directory: str) -> Reading:
@@ -112,22 +52,6 @@ def with_duckdb(directory: str) -> Reading:
         count = database.execute(f"SELECT count(*) FROM {source}").fetchone()
         delays = database.execute(f"SELECT carrier, avg(arr_delay) FROM {source} GROUP BY carrier").fetchall()
     return Reading(count[0] if count else 0, {carrier: mean for carrier, mean in delays if mean is not None})
-
-
-@contextmanager
-def _quiet(log: Path) -> Iterator[None]:
-    """Redirects the stderr of this process and its children to a file: the JVM prints warnings before any setting can
-    stop it."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with log.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 @dataclass(frozen=True)

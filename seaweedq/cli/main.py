@@ -61,6 +61,7 @@ _COMMANDS = {
         "sql": _Command("sql", "sql", "Run SQL over topics, complete to the last message."),
         "import": _Command("import_file", "import_file", "Publish each row of a file, all of them or none."),
         "verify": _Command("verify", "verify", "Audit a topic's files.", cut_off=1),
+        "spark": _Command("spark", "app", "Run a job over a topic with Spark.", cut_off=1),
     },
     "Access": {
         "principal": _Command("access", "principals", "Create, show, list and remove principals."),

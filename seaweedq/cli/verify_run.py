@@ -47,6 +47,7 @@ from seaweedq.segments.audit import (
     disagreement,
     map_findings,
     misplaced,
+    no_seal,
     seal_findings,
     unended,
 )
@@ -278,8 +279,7 @@ class Audit:
         self._strays += map_findings(self._topic, known) if known else ()
         for number, later in unended(lasts).items():
             if not asyncio.run(_is_sealed(open_store(settings, SystemIds()), self._topic, number)):
-                what = f"ends without a seal, but the later segment {later} has files with some of its keys"
-                self._strays.append(Finding(segment_folder(self._topic, number), what))
+                self._strays.append(no_seal(self._topic, number, later))
 
     def _payloads(self, settings: Settings, broker: Broker | None) -> None:
         """Checks the payloads that rows name; unnamed ones are known only if all rows were read."""

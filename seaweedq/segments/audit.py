@@ -157,6 +157,22 @@ class SegmentAudit:
                 f"is sealed at offset {self.end} in the files, but at {bounds.end_offset} according to the broker"
             )
 
+    def begin(self) -> None:
+        """Forgets the findings so far. Whoever audits a part of a chain passes the last sound entry before it, and all
+        up to the part, then calls this; `extend` puts the parts together."""
+        self.findings.clear()
+        self.entries = 0
+
+    def extend(self, part: "SegmentAudit") -> None:
+        """Adds the audit of the entries that follow."""
+        self.findings += part.findings
+        if not part.entries:
+            return
+        self.start = self.start if self.entries else part.start
+        self.entries += part.entries
+        self.end, self._sequence = part.end, part._sequence
+        self._before, self._schema = part._before, part._schema
+
     def finding(self, what: str, name: EntryName | None = None) -> None:
         """Adds a finding about an entry or, without `name`, about the segment."""
         self.findings.append(Finding(self.folder + str(name or ""), what))
@@ -289,6 +305,12 @@ def unended(lasts: Lasts) -> dict[int, int]:
                 found.setdefault(ended[at][2], number)
             at += 1
     return found
+
+
+def no_seal(topic: str, segment: int, later: int) -> Finding:
+    """Returns the finding of a segment that is `unended`, with the later one, and still has no seal."""
+    what = f"ends without a seal, but the later segment {later} has files with some of its keys"
+    return Finding(segment_folder(topic, segment), what)
 
 
 def map_findings(topic: str, known: Mapping[int, Bounds]) -> Iterator[Finding]:

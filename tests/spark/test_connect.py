@@ -28,7 +28,7 @@ MODULES = {"grpc": "grpcio", "grpc_status": "grpcio-status", "google.rpc": "goog
 @pytest.fixture
 def connect(request: pytest.FixtureRequest) -> None:
     """What Spark Connect needs; its absence is a failure in CI, elsewhere a skip."""
-    from seaweedq.cli.flights import missing_for_spark
+    from seaweedq.spark.jobs.session import missing_for_spark
 
     missing = [package for module, package in MODULES.items() if not find_spec(module)]
     lacks = missing_for_spark() or (

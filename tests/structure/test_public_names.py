@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.paths import ROOT
 
-FILES = [*sorted((ROOT / "seaweedq/spark").glob("*.py")), ROOT / "pyspark_seaweedq.py"]
+FILES = [*sorted((ROOT / "seaweedq/spark").rglob("*.py")), ROOT / "pyspark_seaweedq.py"]
 
 
 def private_names(text: str) -> list[str]:

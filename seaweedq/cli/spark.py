@@ -1,0 +1,183 @@
+"""`seaweedq spark`: jobs over topics, run by Spark. The jobs are in seaweedq/spark/jobs; this shows their progress, and
+says how they ended.
+
+The progress is that of the stages that run: tasks done, of those that are known. A thread asks Spark for it.
+"""
+
+import json
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, counted, printable, say
+from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_json, say_table
+from seaweedq.errors import MissingExtra, SeaweedqError
+from seaweedq.extras import needs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from seaweedq.spark.jobs.audit import AuditedSegment, AuditedTopic
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Run a job over a topic with Spark: in a session of its own on this machine, at --master, or by spark-submit.",
+)
+AUDIT = """Examples: seaweedq spark audit flights · seaweedq spark audit flights --master spark://host:7077 ·
+seaweedq spark audit flights --store s3://bucket/prefix --conf spark.executor.memory=4g"""
+LOOKS_S = 0.2
+Master = Annotated[
+    str | None,
+    typer.Option(help="Spark's master, such as spark://host:7077. By default spark-submit's, or else local[*]."),
+]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
+]
+StorageOptions = Annotated[
+    str | None,
+    typer.Option(metavar="JSON", help="Options of fsspec, by which files are read; by default those of boto."),
+]
+
+
+@contextmanager
+def running(job: str, master: str | None, conf: Sequence[str] | None) -> Iterator["SparkSession"]:
+    """Yields a session, and shows its progress meanwhile if stderr is a terminal. An error of Spark is one line, and
+    ends the command with 1; of a failure Spark's own log stays. Raises BadParameter, MissingExtra."""
+    settings = dict(_setting(one) for one in conf or ())
+    with needs("spark", f"seaweedq spark {job}"):
+        from seaweedq.spark.jobs.session import cause_of, job_session, missing_for_spark
+    if missing := missing_for_spark():
+        raise MissingExtra(f"seaweedq spark {job} needs Spark: {missing}", extra="spark", package="pyspark")
+    with tempfile.NamedTemporaryFile(prefix="seaweedq-spark-", suffix=".log", delete=False) as file:
+        log = Path(file.name)
+    try:
+        with job_session(f"seaweedq {job}", master, settings, log) as session, _watched(session, job):
+            yield session
+    except (SeaweedqError, OSError, typer.Exit, typer.BadParameter):
+        log.unlink()
+        raise
+    except Exception as error:  # of Spark, whose classes have no common one
+        complain(cause_of(error))
+        complain(f"Spark's own log is {log}") if log.stat().st_size else log.unlink()
+        raise typer.Exit(1) from None
+    log.unlink()
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise typer.BadParameter(f"{text!r} must be NAME=VALUE, such as spark.driver.memory=2g", param_hint="--conf")
+    return name, value
+
+
+def storage_of(text: str | None) -> Mapping[str, Any]:
+    """Returns options of fsspec. Raises BadParameter, without the text, which may have a secret."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise typer.BadParameter('it must be a JSON object, such as {"key": "..."}', param_hint="--storage-options")
+    return found
+
+
+@contextmanager
+def _watched(session: "SparkSession", job: str) -> Iterator[None]:
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    over = threading.Event()
+    look = session.sparkContext.statusTracker()
+    parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*parts, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(job, total=None)
+
+        def watch() -> None:
+            while not over.wait(LOOKS_S):
+                stages = [one for number in look.getActiveStageIds() if (one := look.getStageInfo(number))]
+                if stages:
+                    done = sum(one.numCompletedTasks for one in stages)
+                    progress.update(bar, completed=done, total=sum(one.numTasks for one in stages))
+
+        thread = threading.Thread(target=watch, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+_NUMBERS = "segment, files, offsets, read, findings"
+_AUDITED = columns(_NUMBERS, numbers=_NUMBERS)
+
+
+@app.command(epilog=AUDIT)
+def audit(
+    context: typer.Context,
+    topic: Topic,
+    store: Annotated[
+        str | None, typer.Option(help="Audit the files in this store, without a broker unless --url is given.")
+    ] = None,
+    storage_options: StorageOptions = None,
+    master: Master = None,
+    conf: Conf = None,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Audit a topic's files as `seaweedq verify` does, in parallel: gaps, doubles, order, checksums, hash ranges, seals
+    and successors.
+
+    Compares the files with the map of the broker at --url; does not ask it for rows, and looks at no payloads. Exit
+    code 0: sound. 1: there are findings, or the audit failed. 2: usage, or Spark cannot run here.
+    """
+    storage = storage_of(storage_options)
+    source = context.get_parameter_source("url")
+    asked = store is None or (source is not None and source.name == "COMMANDLINE")
+    with running("audit", master, conf) as spark:
+        from seaweedq.spark.jobs.audit import audit as audited
+
+        done = audited(spark, topic, url if asked else None, store, storage)
+    if output == JSON:
+        say_json(_facts(topic, done))
+    else:
+        say_table(output, _AUDITED, map(_row, done.segments))
+        for finding in done.findings:
+            say(printable(f"{finding.where}: {finding.what}"))
+        say(f"topic {topic}: " + (f"DAMAGED, {counted(len(done.findings), 'finding')}" if done.findings else "sound"))
+    if done.findings:
+        raise typer.Exit(1)
+
+
+def _row(one: "AuditedSegment") -> tuple[str, ...]:
+    chain = one.chain
+    offsets = f"{chain.start or 0:,} to {'?' if chain.end is None else format(chain.end, ',')}"
+    found = str(len(chain.findings) or "none")
+    return str(chain.segment), f"{chain.entries:,}", offsets, f"{one.rows:,}", found
+
+
+def _facts(topic: str, done: "AuditedTopic") -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "findings": [{"where": finding.where, "what": finding.what} for finding in done.findings],
+        "segments": [
+            {
+                "segment": one.chain.segment,
+                "files": one.chain.entries,
+                "start_offset": one.chain.start,
+                "end_offset": one.chain.end,
+                "read": one.rows,
+                "findings": len(one.chain.findings),
+            }
+            for one in done.segments
+        ],
+    }
