@@ -125,7 +125,7 @@ def test_errors_that_pages_name_are_sent_with_the_status_that_they_say():
 
 def test_how_long_imports_are_remembered():
     days = round(GUARDS[Kind.IMPORT].lifetime_s / 86_400)
-    assert f"newest {GUARDS[Kind.IMPORT].limit:,}\nimports of a part, each for {days} days" in page("by-reference.md")
+    assert f"newest {GUARDS[Kind.IMPORT].limit:,} imports of a part, each for {days} days" in page("by-reference.md")
     assert f"idle for {days} days" in page("decisions/0005-an-import-is-a-producer.md")
     assert f"for {GUARDS[Kind.CLIENT].lifetime_s // 3600} hours after the last request" in page("http.md")
 
@@ -194,7 +194,7 @@ def test_fail_points():
     placed = {name for text in texts for name in re.findall(r'\breach\("([\w.]+)"\)', text)}
     both = {step for text in texts for step in re.findall(r'\bself\._reach\("(\w+)"\)', text)}
     placed |= {f"{kind}.{step}" for kind in ("import", "write") for step in both}  # one runner has both
-    names = ("protocol.md", "by-reference.md", "lost-coordination.md")
+    names = ("protocol.md", "by-reference.md", "lost-coordination.md", "object-journal.md", "scaling.md")
     pages = [line for name in names for line in page(name).splitlines()]
     tables = "\n".join(line for line in pages if line.startswith("|"))
     named = set(re.findall(r"`([a-z]+\.[a-z]+)`", tables))
