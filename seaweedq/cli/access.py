@@ -89,7 +89,10 @@ def put(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Create or change a principal. New grants replace the old ones; omitted options keep their values."""
+    """Create or change a principal. New grants replace the old ones; omitted options keep their values.
+
+    The limits of `*` are those of all principals without their own.
+    """
     grants, limits = [grant_of(one) for one in grant or []], dict(limit_of(one) for one in limit or [])
     found = run(url, _changed(name, grants, limits, disabled))
     bounds = limits_in_words(found["limits"])
@@ -155,7 +158,7 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
     return one["name"], state, words_of(one["grants"]), limits_in_words(one["limits"])
 
 
-WHOAMI = "Example: SEAWEEDQ_TOKEN_FILE=seaweedq-data/admin-token seaweedq whoami"
+WHOAMI = "Examples: seaweedq whoami · SEAWEEDQ_TOKEN_FILE=seaweedq-data/admin-token seaweedq whoami"
 _TOKENS = columns("id, principal, state, until, note")
 tokens = typer.Typer(no_args_is_help=True, help="Issue, list and revoke tokens.")
 

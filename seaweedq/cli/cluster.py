@@ -24,7 +24,7 @@ _CHANGES = {
 }
 app = typer.Typer(
     invoke_without_command=True,
-    help="Show the brokers; show and raise the cluster's level; rebuild coordination.",
+    help="Show brokers, level, and what lost brokers left; raise the level; rebuild coordination.",
 )
 
 _COLUMNS = columns("broker, version, levels, state, segments, url", numbers="segments")

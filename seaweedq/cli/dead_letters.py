@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="List dead letters, or republish them to their original topics.")
 LIST = """Examples: seaweedq dead-letters list lost · seaweedq dead-letters list lost --max 20 ·
 seaweedq dead-letters list lost -o json | jq 'select(.headers["dead-letter-reason"] == "rejected")'"""
-REDRIVE = """Examples: seaweedq dead-letters redrive lost · seaweedq dead-letters redrive lost --max 1 ·
-seaweedq subscription seek lost redrive --to earliest, to begin anew"""
+REDRIVE = """Examples: seaweedq dead-letters redrive lost · seaweedq dead-letters redrive lost --max 1"""
 SUBSCRIPTION, PAGE = "redrive", 500
 PREFIX = "dead-letter-"
 _LISTED = columns("id, reason, attempts, topic, subscription, message, time, detail", numbers="attempts")

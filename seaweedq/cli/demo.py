@@ -195,7 +195,11 @@ def demo(
     ] = None,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="With --flights: read with DuckDB alone.")] = False,
 ) -> None:
-    """See it work in ten seconds: publish, split, kill -9, recover, and count with SQL."""
+    """See it work in ten seconds: publish, split, kill -9, recover, and count with SQL.
+
+    Needs the extras `server` and `sql`; --flights needs `demo`, and Java 17 for Spark. At a terminal the broker then
+    runs until Ctrl-C. Exit code 1 if a count disagrees.
+    """
     given = [name for name, value in (("--rows", rows), ("--picture", picture), ("--no-spark", no_spark)) if value]
     if given and not flights:
         raise typer.BadParameter("it is only for --flights", param_hint=given[0])

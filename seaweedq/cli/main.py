@@ -36,7 +36,7 @@ class _Command(NamedTuple):
     cut_off: int = 0
 
 
-_COMMANDS = {
+PANELS = {
     "Start here": {
         "serve": _Command("server.serve", "serve", "Run a broker.", cut_off=1),
         "demo": _Command("demo", "demo", "See it work in ten seconds: publish, split, kill, recover, SQL.", cut_off=1),
@@ -69,7 +69,7 @@ _COMMANDS = {
         "whoami": _Command("access", "whoami", "Show the caller's identity and permissions.", "WHOAMI"),
     },
 }
-LISTED = {name: listed for commands in _COMMANDS.values() for name, listed in commands.items()}
+LISTED = {name: listed for commands in PANELS.values() for name, listed in commands.items()}
 
 
 class _Commands(TyperGroup):
@@ -119,7 +119,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for panel, commands in _COMMANDS.items():
+for panel, commands in PANELS.items():
     for name, listed in commands.items():
         app.command(name, help=listed.about, rich_help_panel=panel)(lambda: None)
 

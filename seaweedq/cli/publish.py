@@ -302,11 +302,13 @@ def publish(
     """Publish the records of FILE, each exactly once: NDJSON (one value per line), CSV or Parquet; or one message.
 
     The first record that is no valid message ends it, and is named by its line; those before it stay published.
+    A CSV's types are those of its first MiB. If brokers go away, it tries again for two minutes.
 
     With --count, FILE is a message that is published many times: {{n}} is its number, from 1, {{uuid}} a random UUID,
     {{time}} the time in UTC. Text that is not JSON is published as a string.
 
-    With --file instead, publish each file as a whole: its bytes go to the store, and the message refers to them.
+    With --file instead, publish each file as a whole: its bytes go to the store, and the message refers to them. Prints
+    a line `ID PATH` for each.
     """
     if files:
         of_records: dict[str, Any] = {

@@ -82,7 +82,11 @@ def pull(
     output: MessageOutput = JSON,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print a subscription's messages, one JSON object per line, and ack them. Ends after a second without messages."""
+    """Print a subscription's messages, one JSON object per line, and ack them. Ends after a second without messages.
+
+    A payload's file appears once its SHA-256 was checked. A damaged or missing payload ends the command, and its
+    message is not acked. If brokers go away, it tries again for half a minute.
+    """
     if nack and no_ack:
         raise typer.BadParameter("give one of --nack and --no-ack", param_hint="--nack")
     if mode not in (None, *MODES):

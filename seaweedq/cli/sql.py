@@ -229,8 +229,11 @@ def sql(
 ) -> None:
     """Run SQL over topics: each is a view, complete to the last acknowledged message.
 
-    Names with dots or dashes are in double quotes. DuckDB reads the Parquet files of the store itself, on S3 with the
-    credentials in the environment; what is in no file yet comes from the brokers.
+    Put names with dots or dashes in double quotes. `topics.NAME` is the topic where DuckDB has a table of that name. Of
+    topics that differ by case alone, a statement has the one that it names exactly.
+
+    DuckDB reads the Parquet files of the store itself, so they must be reachable from here: on S3 with your own AWS
+    credentials, and the extra `s3`. What is in no file yet comes from the brokers. In JSON, NaN and infinity are null.
     """
     kind = _format(output, output_file, watch)
     text = _of_stdin() if statement == "-" else statement

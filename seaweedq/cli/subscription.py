@@ -99,10 +99,12 @@ Name = Annotated[str, typer.Argument(help="Name of the subscription.", show_defa
 CREATE = """Examples: seaweedq subscription create flights billing --start earliest ·
 seaweedq subscription create flights mails --mode keyed --backoff-s 1s --backoff-s 1m --max-attempts 5
 --dead-letter-topic lost"""
+WATCH = """Examples: seaweedq subscription watch flights billing --every-s 5 ·
+seaweedq subscription watch flights billing --once"""
 SEEK = """Examples: seaweedq subscription seek flights billing --to earliest ·
 seaweedq subscription seek flights billing --to 5m ·
 seaweedq subscription seek flights billing --to 2026-01-31T12:00:00Z ·
-seaweedq subscription seek flights billing --offset 3=17 --offset 4=0"""
+seaweedq subscription seek flights billing --offset 0=17"""
 
 
 @app.command(epilog=CREATE)
@@ -221,7 +223,7 @@ def resume(topic: Topic, name: Name, output: Output = TABLE, url: Url = DEFAULT_
     say_done(output, f"subscription {name} of topic {topic} delivers again", topic=topic, name=name, paused=False)
 
 
-@app.command(epilog="Example: seaweedq subscription watch flights billing --every-s 5")
+@app.command(epilog=WATCH)
 def watch(
     topic: Topic,
     name: Name,

@@ -168,7 +168,10 @@ def top(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show the busiest topics and segments with their rates and owners, until Ctrl-C."""
+    """Show the busiest topics and segments with their rates over 10 s and their owners, until Ctrl-C.
+
+    Refreshes 100 topics at a time: the busiest 50, and the others in turns.
+    """
     from seaweedq.cli.shared.process import Interrupts
 
     console, loads = drawing(), Loads()

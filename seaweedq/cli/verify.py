@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from seaweedq.cli.verify_run import Audit, Verdict
 
 EXAMPLES = """Examples: seaweedq verify flights · seaweedq verify flights --sample 0.05 ·
-seaweedq verify flights --data-dir /var/lib/seaweedq · seaweedq verify flights --store file:///mnt/store --url http://b:8080"""
+seaweedq verify flights --data-dir seaweedq-data · seaweedq verify flights --store file:///mnt/store --url http://b:8080"""
 DAMAGED, BLIND = 1, 2
 _NUMBERS = "segment, files, offsets, read, answered, tail, findings"
 _HEAD = columns(_NUMBERS, numbers=_NUMBERS)
@@ -36,6 +36,9 @@ def verify(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Audit a topic: its chains, checksums, offsets and metadata, and its rows against the broker's answers.
+
+    A payload that a message names and that is missing or has another size is damage. One that no message names is noted
+    as orphaned: a crash between an upload and its message leaves it.
 
     Exit code 0: sound. 1: damage was found. 2: the audit could not be completed.
     """

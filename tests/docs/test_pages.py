@@ -1,5 +1,6 @@
 """The commands of pages run as they are written, in order, against a real broker. Those of README and tutorial are in
-test_first_hour.py, those of the drill in test_drill.py and soak_drill.py.
+test_first_hour.py, those of the command line in test_command_examples.py, those of the drill in test_drill.py and
+soak_drill.py.
 
 A page without a block `seaweedq serve` gets a broker beforehand. Where a page has one, what stands above it runs after
 it: readers look first, and start a broker then.
@@ -21,7 +22,6 @@ PAGES = [
     "docs/reference/http.md",
     "docs/do/python.md",
     "docs/reference/files.md",
-    "docs/reference/cli.md",
     "docs/operate/operations.md",
     "docs/internals/scaling.md",
     "docs/do/spark.md",
@@ -43,7 +43,6 @@ def page(tmp_path: Path, broker_process: Callable[..., BrokerProcess]) -> Page:
 LATER = {  # many commands, each a process
     "docs/do/python.md",
     "docs/reference/files.md",
-    "docs/reference/cli.md",
     "docs/operate/operations.md",
     "docs/do/spark.md",
 }

@@ -17,7 +17,8 @@ from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connec
 from seaweedq.cli.shared.output import JSON, TABLE, Output, say_done, say_json
 from seaweedq.errors import ClientError
 
-CREATE = "Example: seaweedq topic create flights --format typed --schema flights.json --key-field carrier"
+CREATE = """Examples: seaweedq topic create flights --key-field carrier --max-segments 64 ·
+seaweedq topic create rides --format typed --schema rides.json --key-field city"""
 SET = """Examples: seaweedq topic set flights --retention-max-age-s 7d --keep-unread ·
 seaweedq topic set flights --retention-max-bytes 1GB --dry-run ·
 seaweedq topic set flights --default retention-max-age-s"""
@@ -160,7 +161,10 @@ def edit(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Change settings in $VISUAL or $EDITOR (vi), as JSON: show the difference, ask, and apply it."""
+    """Change settings in $VISUAL or $EDITOR (vi), as JSON: show the difference, ask, and apply it.
+
+    Remove a member to restore its default. If the change fails, the text is kept.
+    """
     import msgspec
 
     with connect(url) as client:
@@ -258,13 +262,11 @@ def _schema(path: Path) -> Any:
         raise typer.BadParameter(f"{path} is {in_words(error)}", param_hint="--schema") from error
 
 
-SPLIT = """Examples: seaweedq topic split flights 0 · seaweedq topic split flights 0 --parts 4 ·
-seaweedq topic split flights 0 --at 500000000 --at 1000000000"""
-MERGE = "Example: seaweedq topic merge flights 1 2"
-ROLL = "Example: seaweedq topic roll flights 3"
-MOVE = (
-    "Examples: seaweedq topic move flights 3 --to broker-2 · seaweedq topic move flights 3 --to broker.1f2e03c5a8b94d67"
-)
+SPLIT = """Examples: seaweedq topic split flights 0 · seaweedq topic split flights 1 --parts 4 ·
+seaweedq topic split flights 2 --at 1600000000 --at 1800000000"""
+MERGE = "Example: seaweedq topic merge flights 3 4"
+ROLL = "Example: seaweedq topic roll flights 5"
+MOVE = "Example: seaweedq topic move flights 6 --to broker"
 WAIT_S = 600.0  # on top of it: what publish_timeout_s can be
 
 Segment = Annotated[int, typer.Argument(min=0, help="Id of the segment.", show_default=False)]
@@ -280,7 +282,7 @@ def split(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Split a segment into several, each with part of its key range."""
+    """Split a segment into several, each with part of its key range. Says when idle parts would be merged again."""
     if parts and at:
         raise typer.BadParameter("--at excludes --parts", param_hint="--at")
     _replace(url, output, topic, segment, "split", {"at": at} if at else {"parts": parts or 2})

@@ -228,7 +228,9 @@ def history(
     topic: Topic,
     plot: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="Draw key ranges over time into this file: .png, .svg, .pdf, ..."),
+        typer.Option(
+            dir_okay=False, help="Draw key ranges over time into this file (.png, .svg, .pdf); needs the extra `demo`."
+        ),
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,

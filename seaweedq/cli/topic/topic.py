@@ -201,7 +201,10 @@ app.command(epilog=configure.EDIT)(configure.edit)
 
 @app.command("list", epilog="Examples: seaweedq topic list · seaweedq topic list -o json | jq .name")
 def list_topics(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """List all topics with messages, sizes, rates, segments and the largest subscription lag."""
+    """List all topics with messages, sizes, rates over 10 s, segments and the largest subscription lag.
+
+    A table has the first 100 topics. `-o wide` and `-o json` have all, and name the subscription.
+    """
     with connect(url) as client:
         names, unreadable = [topic["name"] for topic in client.topics()], client.unreadable_topics()
         if unreadable:
@@ -226,7 +229,10 @@ def show(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show a topic: its rates, segments and subscriptions, and commands to paste for curl, DuckDB and Spark."""
+    """Show a topic: its rates, segments and subscriptions, and commands to paste for curl, DuckDB and Spark.
+
+    `-o wide` adds sealed segments and offsets.
+    """
     with connect(url) as client:
         if config and output != JSON:
             print_config(client.topic(topic))

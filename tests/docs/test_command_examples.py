@@ -1,0 +1,75 @@
+"""The examples in the help of commands, which docs/reference/cli.md shows, run as they are written against a real
+broker."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.cli_doc import commands_in
+from seaweedq.cli import main
+from tests.support.docs.page import SERVE, Block, Page
+from tests.support.processes.broker_process import BrokerProcess
+
+BEFORE = Path(__file__).with_name("before_command_examples.sh")  # makes what the examples speak of
+ENDS = (" delete ", " remove ")  # in the end
+ELSEWHERE = {
+    "seaweedq serve": "tests/cli/server",
+    "seaweedq demo": "tests/cli/test_demo_run.py",
+    "seaweedq bench": "tests/cli/test_cli_real_broker.py",
+    "seaweedq spark": "tests/spark/jobs",
+    "seaweedq cluster rebuild": "tests/docs/test_drill.py",
+}
+LEFT_OUT = {
+    "SEAWEEDQ_FLUSH_MAX_AGE_S=10s seaweedq serve": "as serve",
+    "EDITOR='code --wait' seaweedq topic edit flights": "needs an editor",
+    "seaweedq cluster level 2": "there is no such level yet",
+    "seaweedq doctor --url http://broker-1:8080,http://broker-2:8080": "needs these brokers",
+    "seaweedq verify flights --store file:///mnt/store --url http://b:8080": "needs this broker",
+    "seaweedq import flights --upload 20260131-0-9f86d081884c7d659a2feaa0c55ad015 --format parquet": "needs it",
+    "seaweedq token revoke 5f2b8a6c90d1e2f3": "needs this token",
+    "SEAWEEDQ_TOKEN_FILE=seaweedq-data/admin-token seaweedq whoami": "needs a broker with tokens",
+    "seaweedq topic watch flights": "does not end",
+    "seaweedq topic tail flights -n 0 --follow": "does not end",
+    "seaweedq top": "does not end",
+    "seaweedq top --every-s 10 | tee busy.txt": "does not end",
+    "seaweedq subscription watch flights billing --every-s 5": "does not end",
+    "seaweedq pull events -s tail --follow | jq .value": "does not end",
+    "seaweedq pull events -s workers --mode shared --follow": "does not end",
+    "seaweedq sql \"SELECT value->>'carrier' AS carrier, count(*) FROM flights GROUP BY 1 ORDER BY 2 DESC\" --watch": (
+        "does not end"
+    ),
+}
+
+
+def examples(command: Any) -> Iterator[str]:
+    """All examples of a command and its subcommands."""
+    yield from commands_in(command.epilog)
+    for inner in getattr(command, "commands", {}).values():
+        yield from examples(inner)
+
+
+def all_examples() -> list[str]:
+    """Those of all commands, in the order of the page."""
+    return [example for name in main.LISTED for example in examples(main.load_command(name))]
+
+
+@pytest.mark.process
+@pytest.mark.long
+def test_every_example_runs_as_written(tmp_path: Path, broker_process: Callable[..., BrokerProcess]) -> None:
+    page = Page(tmp_path, broker_process(data_dir=tmp_path / "seaweedq-data", start=False))
+    page.process["EDITOR"] = "true"
+    page.serve(SERVE)
+    page.run(Block("sh", BEFORE.read_text(), ""))
+    todo = [one for one in all_examples() if one not in LEFT_OUT and not one.startswith((*ELSEWHERE,))]
+    for example in sorted(todo, key=lambda one: any(end in one for end in ENDS)):
+        if "jq" not in example or shutil.which("jq"):
+            page.run(Block("sh", example, ""))
+
+
+def test_what_is_left_out_is_there() -> None:
+    there = all_examples()
+    assert LEFT_OUT.keys() <= {*there}
+    assert all(any(one.startswith(start) for one in there) for start in ELSEWHERE)
