@@ -1,5 +1,6 @@
 """Check what the documentation points at: links and anchors, files, tests; and that
-the generated pages are up to date: docs/reference/cli.md, settings.md and metrics.md.
+the generated pages are up to date: docs/reference/cli.md, http.md in part, settings.md and
+metrics.md.
 
 Code blocks are left out: tests/docs runs them. Prints one line for each thing that is not there; exit code 1 if any.
 """
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cli_doc
+import http_doc
 import metrics_doc
 import settings_doc
 
@@ -101,7 +103,7 @@ def main() -> int:
     found = list(complaints(ROOT))
     for line in found:
         print(line, file=sys.stderr)
-    late = [generated.main(["--check"]) for generated in (cli_doc, settings_doc, metrics_doc)]
+    late = [generated.main(["--check"]) for generated in (cli_doc, http_doc, settings_doc, metrics_doc)]
     return any(late) or bool(found)
 
 

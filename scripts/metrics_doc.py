@@ -19,7 +19,7 @@ scrape takes the broker a few milliseconds, sends no request, and adds nothing t
 
 No metric has a label for segments, and none but those of subscriptions for topics: there may be a hundred thousand. The
 metrics of subscriptions are of the [`metrics_subscriptions`](settings.md) furthest behind that a broker dispatches. A
-topic's segments have their rates in the [segment map](http.md#get-v1topicstopicsegments), and
+topic's segments have their rates in the [segment map](http.md#segments-routes), and
 [`seaweedq topic watch`](cli.md#seaweedq-topic) shows them.
 
 A histogram has a `_bucket` for each `le`, a `_sum` and a `_count`. Its quantiles are as in

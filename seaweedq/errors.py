@@ -72,13 +72,13 @@ class BadRequest(SeaweedqError):
 
 
 class UnreadableRequest(BadRequest):
-    """The bytes received are not HTTP, or the request's head is too large."""
+    """The bytes received are not HTTP, or the request's head is too large. The connection is closed."""
 
     slug, title = "unreadable-request", "The request cannot be read"
 
 
 class UnreadableBody(BadRequest):
-    """The body could not be parsed at all."""
+    """The body, or the query string, cannot be parsed."""
 
     slug, title = "unreadable-body", "The body cannot be read"
 
@@ -102,7 +102,7 @@ class UnsupportedEncoding(BadRequest):
 
 
 class InvalidRequest(BadRequest):
-    """The request can be parsed, and a value in it is not valid; fields: often `field`, `value`, `bound`."""
+    """The request can be parsed, and a value in it is not valid; fields: field, value, bound."""
 
     slug, title = "invalid-request", "The request is not valid"
 
@@ -114,7 +114,7 @@ class NotAcceptable(BadRequest):
 
 
 class InvalidPositions(BadRequest):
-    """A stream cannot begin where its client says that it was; fields: value."""
+    """The positions of a stream are none, not this topic's, or leave out some of its keys; fields: value."""
 
     slug, title = "invalid-positions", "Invalid positions"
 
@@ -126,8 +126,8 @@ class InvalidName(BadRequest):
 
 
 class InvalidMessages(BadRequest):
-    """Some messages are not valid; fields: `errors` (index and reason of the first 1,000), `invalid` (how many),
-    `hint` (what mends the first, where that is clear)."""
+    """Some messages are not valid, so none was published; fields: `errors` (index and reason of the first 1,000),
+    `invalid` (how many), `hint` (what mends the first, where that is clear)."""
 
     slug, title = "invalid-messages", "Some messages are not valid"
 
@@ -145,7 +145,8 @@ class MessageTooLarge(BadRequest):
 
 
 class RequestTimeout(BadRequest):
-    """The body did not arrive in time; fields: timeout_s."""
+    """The body did not arrive in time, or too slowly while others needed its memory. The connection is closed; fields:
+    timeout_s, bytes_per_s."""
 
     slug, title = "request-timeout", "The request did not arrive in time"
 
@@ -193,13 +194,14 @@ class TokenNotFound(BadRequest):
 
 
 class UploadNotFound(BadRequest):
-    """The topic has no upload of that id, or its record has been removed; fields: topic, upload_id."""
+    """The topic has no upload of that id: it was aborted, has expired, or an earlier topic of this name had it; fields:
+    topic, upload_id."""
 
     slug, title = "upload-not-found", "Upload not found"
 
 
 class UploadIncomplete(BadRequest):
-    """Not all of the upload's bytes are in the store; fields: upload_id, and often `missing`."""
+    """Not all of the upload's bytes are in the store; fields: upload_id, missing (parts, the first 100)."""
 
     slug, title = "upload-incomplete", "The upload is not complete"
 
@@ -223,7 +225,8 @@ class UploadExpired(BadRequest):
 
 
 class UploadConflict(BadRequest):
-    """The upload's state does not allow the request; fields: upload_id."""
+    """The upload was published or imported, is in parts or is not, was completed with other bytes, or is for a write;
+    fields: upload_id."""
 
     slug, title = "upload-conflict", "The upload's state does not allow this"
 
@@ -253,26 +256,27 @@ class PayloadTooLarge(BadRequest):
 
 
 class TooManyUploads(BadRequest):
-    """The topic has reached its limit of open uploads; fields: limit, retry_after_s."""
+    """The topic has `max_open_uploads` open uploads, or `max_write_uploads` for writes; fields: limit,
+    retry_after_s."""
 
     slug, title = "too-many-uploads", "Too many open uploads"
 
 
 class TooManyTopics(BadRequest):
-    """The cluster has as many topics as it may; fields: limit, setting."""
+    """The cluster has `max_topics` topics, or the principal as many as it may; fields: limit, setting."""
 
     slug, title = "too-many-topics", "The cluster has too many topics"
 
 
 class RateLimited(BadRequest):
-    """A limit of the principal or the topic is reached for now; fields: limit (its name), rate (a second),
-    retry_after_s."""
+    """A limit of the principal or the topic is reached, as `Retry-After` and `RateLimit` say; fields: limit (its
+    name), rate (a second), retry_after_s, topic."""
 
     slug, title = "rate-limited", "A limit is reached"
 
 
 class TooManySegments(BadRequest):
-    """The cluster has as many segments as it may; fields: limit, setting."""
+    """The cluster has `max_segments` segments, or the principal as many as it may; fields: limit, setting."""
 
     slug, title = "too-many-segments", "The cluster has too many segments"
 
@@ -284,7 +288,7 @@ class InvalidImport(BadRequest):
 
 
 class PayloadNotFound(BadRequest):
-    """The message has no payload, or the store no longer holds it; fields: topic, id."""
+    """The message has no payload, or the store no longer holds it as it was published; fields: topic, id."""
 
     slug, title = "payload-not-found", "Payload not found"
 
@@ -308,13 +312,14 @@ class TopicBeingDeleted(BadRequest):
 
 
 class SegmentConflict(BadRequest):
-    """The segments' state does not allow the change; fields: segment, and successors if it is sealed."""
+    """The segment is sealed or being changed, or would have too many producer tables; fields: segment, successors,
+    parts."""
 
     slug, title = "segment-conflict", "The segment's state does not allow this change"
 
 
 class SequenceOutOfOrder(BadRequest):
-    """A producer's sequence is not new, and too old to be compared with; fields: producer, sequence, newest."""
+    """A producer's sequence is not new, and too old to be compared; fields: producer, sequence, newest."""
 
     slug, title = "sequence-out-of-order", "The producer's sequence is out of order"
 
@@ -327,8 +332,8 @@ class NeedsLevel(BadRequest):
 
 
 class LevelConflict(BadRequest):
-    """The cluster's level cannot become the one that is asked for; fields: level, to, and `too_old`, the brokers that
-    do not read it."""
+    """The cluster's level cannot become the one that is asked for; fields: level, to, too_old (brokers that do not
+    read it)."""
 
     slug, title = "level-conflict", "The cluster's level cannot change to this"
 
@@ -341,31 +346,33 @@ class RebuildConflict(BadRequest):
 
 
 class OffsetOutOfRange(BadRequest):
-    """The request names an offset beyond the segment's end; fields: offset, end_offset."""
+    """The offset is beyond the segment's end, or the range has no byte of the payload; fields: offset, end_offset,
+    size."""
 
     slug, title = "offset-out-of-range", "The offset is beyond the end"
 
 
 class BelowRetention(BadRequest):
-    """The request names an offset that retention has removed; fields: segment, offset, start_offset."""
+    """Retention has removed the offset: go on from `start_offset`; fields: segment, offset, start_offset."""
 
     slug, title = "below-retention", "Retention has removed the offset"
 
 
 class Unauthenticated(BadRequest):
-    """The request has no token, or one that does not count (any more)."""
+    """The request has no token, or one that is invalid, expired or revoked."""
 
     slug, title = "unauthenticated", "Not authenticated"
 
 
 class Forbidden(BadRequest):
-    """The caller may not do this; fields: action and resource, if a right is missing."""
+    """The caller lacks a right, or the signed URL has expired or is for another method, payload or size; fields:
+    action, resource."""
 
     slug, title = "forbidden", "Forbidden"
 
 
 class PeerRefused(Forbidden):
-    """The request claims to come from a broker of this cluster, and is not taken for one (`reason`)."""
+    """The request claims to come from a broker of this cluster, and is not taken for one; fields: reason."""
 
     slug, title = "peer-refused", "Not taken for a broker"
 
@@ -377,19 +384,21 @@ class ForeignOrigin(Forbidden):
 
 
 class LeaseEnded(BadRequest):
-    """The lease has ended, or was another dispatcher's; fields: lease."""
+    """All of the lease is answered or past its deadline, a seek ended it, or another dispatcher gave it; fields:
+    lease."""
 
     slug, title = "lease-ended", "The lease has ended"
 
 
 class LeaseOfAnother(BadRequest):
-    """The lease is another consumer's; fields: lease, consumer."""
+    """The lease is not the named consumer's; fields: lease, consumer."""
 
     slug, title = "lease-of-another", "The lease is another consumer's"
 
 
 class NoDeadLetters(BadRequest):
-    """A message was rejected, and the subscription has no topic for it; fields: topic, subscription."""
+    """A message was rejected and the subscription has no `dead_letter_topic`, or that was to be removed while messages
+    are dying; fields: topic, subscription."""
 
     slug, title = "no-dead-letter-topic", "There is no topic for dead letters"
 
@@ -418,26 +427,26 @@ class NotReady(Unavailable):
 
 class Restored(Unavailable):
     """Coordination went back, or is empty beside a store that has a cluster: the broker waits for a rebuild; fields:
-    command, and found (reasons) or topic."""
+    command, found (reasons), topic."""
 
     slug, title = "restored", "Coordination went back"
 
 
 class Overloaded(Unavailable):
-    """The memory budget is used up; fields: budget_bytes."""
+    """The memory budget is used up, or the connections are, or streams and waiting requests have their share of them;
+    fields: budget_bytes, max_connections."""
 
     slug, title = "overloaded", "The broker is overloaded"
 
 
 class NeedsNewerBroker(Unavailable):
-    """A later version of this program wrote a record that the request needs, in a form that this broker does not
-    read."""
+    """A later version wrote a record that the request needs, and this broker does not read its form."""
 
     slug, title = "needs-newer-broker", "A newer broker is needed"
 
 
 class PeerTooOld(Unavailable):
-    """The broker that was asked is of an earlier version, which does not know the question."""
+    """The broker that could answer is of an earlier version; works once all brokers are upgraded."""
 
     slug, title = "peer-too-old", "Another broker is too old"
 
@@ -461,16 +470,15 @@ class CoordinationUnavailable(Unavailable):
 
 
 class NotOwner(Unavailable):
-    """Another broker owns the segment or the subscription, or is about to; fields: owner if it is known."""
+    """Another broker owns the segment or the subscription, or is about to, and did not answer; fields: owner."""
 
     slug, title = "not-owner", "Another broker is the owner"
 
 
 class PartlyTaken(Unavailable):
-    """Some segments have appended their rows, others have not; fields: `taken` (segment, first_offset, count).
-
-    If the same producer repeats the request, the missing rows are appended, and no other row twice.
-    """
+    """Some segments have stored their messages, others have not in time. The same request with its Producer-Sequence
+    completes it; without one a repeat would publish the stored messages twice; fields: taken (segment, first_offset,
+    count)."""
 
     slug, title = "partly-taken", "Only some of the messages were published"
 

@@ -142,6 +142,9 @@ def document_of(table: RouteTable) -> dict[str, Any]:
     for route in documented:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, common, structs)
     _, schemas = msgspec.json.schema_components(structs, ref_template=REF)
+    for schema in schemas.values():
+        if text := schema.get("description"):
+            schema["description"] = cleandoc(text)
     _take_texts(paths, schemas)
     schemas["Problem"] = Problem.model_json_schema()
     return {

@@ -62,7 +62,13 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Envelope(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """A message of a json or typed topic."""
+    """A message of a json or typed topic. Only `value` is required.
+
+    - Messages with the same `key` stay in order. On a topic with a `key_field`, the key is that field.
+    - `timestamp` is by default the time at which the broker takes the message; at most an hour ahead.
+    - After `expires_in_s`, by the cluster's time, no reader of the queue gets the message, and subscriptions count it
+      as acked. Its row stays in the files, with `_expires`.
+    """
 
     value: msgspec.Raw
     key: str | None = None

@@ -106,7 +106,12 @@ class Acks:
         shows={"acked": 1, "late": 0, "unknown": ["0-18"]},
     )
     async def ack(self, request: Request, topic_name: str, name: str) -> Answer:
-        """Acks messages; they are acked durably when this answers."""
+        """Acks messages; they are acked durably when this answers. Acks may come in any order.
+
+        With `ids` alone the answer is 200 even if nothing could be acked: see `unknown`. A `lease` alone acks what it
+        holds, and what it had last if nobody got that since; a repeat gets the same answer. If that is nothing, it is
+        410 `lease-ended`.
+        """
         async with self.calls.read(request, _ACK, topic_name, name) as (topic, wanted):
             return await self.answer(request, topic, name, wanted)
 
@@ -124,7 +129,20 @@ class Acks:
         shows={"nacked": 1, "late": 0, "unknown": ["0-18"]},
     )
     async def nack(self, request: Request, topic_name: str, name: str) -> Answer:
-        """Gives leased messages back, which are delivered again after a delay."""
+        """Gives leased messages back, which are delivered again after a delay, or become dead letters.
+
+        A rejected message, or one that failed for the `max_attempts`-th time, is published to the subscription's
+        `dead_letter_topic`, then acked. Until that topic takes it, nobody gets it; it holds up no other message, and
+        counts in `max_in_flight`. Without such a topic, `reject` is 409 `no-dead-letter-topic`.
+
+        A dead letter has the message's key, value, timestamp and headers, a copy of its payload, and no expiry. It is
+        there once, whatever crashes. It has these headers, too: `dead-letter-reason` (`max-attempts` or `rejected`),
+        `dead-letter-detail` (the nack's `reason`, or that no answer came in time), `dead-letter-topic`,
+        `dead-letter-subscription` and `dead-letter-id` (where it died), `dead-letter-attempts`, `dead-letter-time`.
+
+        A nack is not durable: a broker that is killed forgets delays, and the rejections of the last `checkpoint_s`. A
+        `lease` alone that holds nothing more is answered with what was nacked before, or 410 `lease-ended`.
+        """
         async with self.calls.read(request, _NACK, topic_name, name) as (topic, wanted):
             return await self.answer(request, topic, name, wanted)
 
@@ -142,7 +160,8 @@ class Acks:
         shows={"extended": 1, "late": 0, "unknown": ["0-18"]},
     )
     async def extend(self, request: Request, topic_name: str, name: str) -> Answer:
-        """Gives leases a new deadline, counted from now."""
+        """Gives leases a new deadline, counted from now. A `lease` alone that holds nothing more is 410
+        `lease-ended`."""
         async with self.calls.read(request, _EXTEND, topic_name, name) as (topic, wanted):
             return await self.answer(request, topic, name, wanted)
 

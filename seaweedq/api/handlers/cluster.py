@@ -241,7 +241,11 @@ async def raise_level(
     services: ClusterDep, wanted: Annotated[LevelRequest, body(LevelRequest, {"level": 2})]
 ) -> Response:
     """Raises the cluster's level, and answers once its forms are written. It never falls: brokers that do not read it
-    can join no more."""
+    can join no more.
+
+    A repeat does no harm, and completes a rise that was interrupted. 409 `level-conflict`: the level is higher already,
+    or a living broker, or one whose journal is still needed, does not read it.
+    """
     to = None if wanted.level is UNSET else wanted.level
     return json_answer(LevelAnswer((await services.broker.leadership.upgrade.upgrade(to)).level))
 

@@ -61,7 +61,8 @@ EXAMPLE = {
 
 
 class MessageReference(Struct):
-    """A payload in the store: `url` gets it without credentials, for a while; it is left out where there is none."""
+    """A payload in the store: `url` gets it without credentials, for `upload_url_s`; it is left out where there is
+    none."""
 
     uri: str
     size: int
@@ -73,7 +74,8 @@ class MessageReference(Struct):
 class Message(Struct, omit_defaults=True):
     """A message as it is read. `value` for json and typed topics, `value_base64` for bytes topics.
 
-    With a `reference` the value is null.
+    With a `reference` the value is null. In a typed topic's value a decimal is a string, binary is base64, and a float
+    that is not finite is null.
     """
 
     id: str
@@ -160,7 +162,22 @@ async def fetch(
     wait_s: Annotated[float, _WAIT],
     expired: Annotated[str, _EXPIRED],
 ) -> Response:
-    """Returns messages from `offset` on. With `Accept: application/vnd.apache.arrow.stream`, as an Arrow stream."""
+    """Returns messages of a segment from `offset` on, whether they are in files yet or not. The broker keeps no state
+    of the reader.
+
+    Continue at `next_offset`. A page has fewer messages than `limit` at the end, at 8 MiB, or after 1 s. A wait ends
+    when a message comes, or when the segment is sealed.
+
+    A `sealed` segment gets no more messages: it was split, merged or rolled. It is read to its end when `next_offset`
+    equals the `offset` that was asked for; a page without messages may hold expired ones. To read a topic in the order
+    of each key, begin with the segments that have no `predecessors`, and go on with a successor, from 0, once all its
+    predecessors are read to their ends.
+
+    410 `below-retention`: retention has deleted messages from this offset on; the segment begins at `start_offset` now.
+
+    With `Accept: application/vnd.apache.arrow.stream` the answer is an Arrow stream with the columns of the files. The
+    headers `next-offset`, `sealed` and `successors` (as in `4,5`) say the rest.
+    """
     found = await services.catalog.require(topic)
     asked = _FetchRequest(found, segment, offset, limit, wait_s, expired == "keep")
     try:
@@ -339,7 +356,12 @@ class _Payload(Response):
     parameters=[_RANGE],
 )
 async def payload(services: PayloadDep, topic: PathTopic, segment: PathSegment, offset: str) -> Response:
-    """Returns the payload of a message that was published by reference, or a range of it. Any broker answers."""
+    """Returns the payload of a message that was published by reference, or one range of it (206), through any broker.
+
+    It is for clients that cannot reach the store. `HEAD` works as well, and `if-range` with the `etag`, which is the
+    SHA-256. The content type is the reference's, and `content-disposition` is `attachment`, so that a browser does not
+    show it as a page of the broker.
+    """
     catalog = services.catalog
     found = await catalog.require(topic)
     at = whole_number(offset, "offset", 0, MAX_NUMBER)

@@ -122,7 +122,11 @@ async def offsets_of_a_time(
         str, query("timestamp", "RFC 3339, with an offset, or how long ago: 5m", TIME, default="", required=True)
     ],
 ) -> Response:
-    """Returns the offset of each segment from which on no message of this time, or of a later one, is missed."""
+    """Returns, for each segment, the offset to begin at to miss no message from this time on.
+
+    It is that of the first message whose timestamp reaches the time, or the segment's end; 0 in a segment that follows
+    one with such a message.
+    """
     moment_us = time_us(timestamp, "timestamp", services.clock.now_us())
     found = await services.catalog.require(topic)
     services.catalog.check_whole(found)
@@ -147,7 +151,13 @@ async def topic_files(
     after: Annotated[Place | None, _AFTER_FILE],
     segment: Annotated[int | None, integer("segment", 0, MAX_NUMBER, "files of this segment alone")],
 ) -> Response:
-    """Lists the topic's files, a page at a time: all rows below the segments' flushed offsets are in them."""
+    """Lists the topic's files that have rows, a page at a time, so that a reader can plan without opening any.
+
+    All rows below a segment's `flushed_offset` are in the files that are listed after it was read. Segments come in the
+    order of their folders' names, and the files of a segment in the order of their offsets. Files that retention has
+    taken are left out, and so are objects that are not the queue's. A page may have fewer files than its size, or none:
+    it costs one listing of the store. The last page has no `next`.
+    """
     if after and segment not in (None, after.segment):
         raise InvalidRequest(f"after is in segment {after.segment}, not in {segment}", field="after")
     named = await services.catalog.require(topic)

@@ -74,8 +74,8 @@ class ImportProblemAnswer(Struct):
 
 
 class ImportAnswer(Struct):
-    """An import. `count` of its rows are durable, in `segments`; with `done` it is acknowledged. `rows` counts the
-    file's rows, once it was checked."""
+    """An import, which is `checking`, `running`, `done` or `failed`. `count` of its rows are durable, in `segments`;
+    with `done` it is acknowledged. `rows` counts the file's rows, once it was checked."""
 
     upload_id: str
     state: Literal["checking", "running", "done", "failed"]
@@ -194,7 +194,13 @@ async def import_upload(
 ) -> Response:
     """Publishes every row of an uploaded file as a message: 200 once all are durable, 202 while the import runs.
 
-    The same request again joins the import, or returns its result.
+    The whole file is checked before the first row is published. If a row is invalid, nothing is published, and that
+    stays the answer. Then rows become messages in the order of the file, in batches. The same request again joins the
+    import, or returns its result: an upload is imported once. Another `format` for it gets 409. Columns and lines are
+    those of a publish; `_offset` and `_reference` are refused.
+
+    422 is `invalid-messages` with the first 100 rows (or lines, from 0), `invalid-import` for a file that cannot be
+    read, or takes too much memory or time to read, and `invalid-request` for a column that does not fit.
     """
     check_name(asked.upload_id, "upload")
     found = await services.broker.catalog.require(topic)
@@ -218,7 +224,8 @@ async def import_upload(
     shows=_SHOWN,
 )
 async def show_import(services: Services, topic: PathTopic, upload: str) -> Response:
-    """Returns the state of an import."""
+    """Returns the state of an import, with `problem` if it failed. It is kept until a day after its upload has
+    expired."""
     check_name(upload, "upload")
     found = await services.broker.catalog.require(topic)
     return json_answer(_answer(upload, await services.broker.importing.show(found, upload)))
@@ -244,11 +251,20 @@ async def put_write(
     asked: Annotated[WriteRequest, body(WriteRequest, _WRITE, required=True)],
 ) -> Response:
     """Publishes every row of the uploaded files as a message, once for this number of the writer, whichever uploads a
-    repeat names: 200 once all are durable, 202 while the write runs. All files are checked before the first row is
-    taken.
+    repeat names: 200 once all are durable, 202 while the write runs.
 
-    The same number again joins the write, or returns its result, with `duplicate`. If it has failed, other uploads take
-    its place. A number below the newest is refused; a higher one waits until the one before is over.
+    It is for jobs that may run again and upload anew. `writer` stands for a job. Its numbers rise from write to write,
+    and may have gaps. All files are checked before the first row is published. Then rows become messages in the order
+    of the files, in batches.
+
+    - The same number again joins the write, or returns its result, with `duplicate`. Its own uploads are not used.
+    - A write that has failed is answered with its problem; `upload_id` names the file, if it is one file's. No row was
+      published. The same uploads get the same answer, and other uploads try the number anew.
+    - A number below the writer's newest is 409 `write-out-of-order`.
+    - A higher number waits until the write before is over, at most `wait_s`, then gets 503 `not-ready`.
+
+    A topic remembers at most 10,000 writers, each for 30 days after its last write, or for a day if the name was
+    `drawn`. A number that comes again later is a new write.
     """
     uploads, named = asked.uploads, whole_number(number, "number", 0, MAX_NUMBER)
     for upload in uploads:
@@ -287,7 +303,7 @@ async def list_writes(
     size: Annotated[int, integer("page_size", 1, MAX_PAGE, "writers in an answer", MAX_PAGE)],
     after: PageToken,
 ) -> Response:
-    """Lists the newest write of each writer by name, a page at a time. It acknowledges none."""
+    """Lists the newest write of each writer by name, a page at a time. It acknowledges none: ask for the writer."""
     found = await services.broker.catalog.require(topic)
     writes, more = await services.broker.writing.page(found, after, size)
     page = WriteList([_written(writer, record) for writer, record in writes])

@@ -37,7 +37,15 @@ class GrantRequest(Struct, forbid_unknown_fields=True):
 
 
 class LimitsRequest(Struct, forbid_unknown_fields=True):
-    """How much a principal may use, of the cluster: rates are each second; null is no bound."""
+    """How much a principal may use, of the cluster; null is no bound. `requests`, `messages`, `bytes_in`, `bytes_out`
+    and `changes` are rates, each second.
+
+    `messages` counts what requests publish, not imports. `changes` counts requests that change anything, and each
+    further segment that they create, delete or replace. One request may be larger than a limit; those after it wait.
+    Bytes and messages that are known only afterwards are paid for by the next request. Acks are let in whatever
+    `bytes_out` says. `waiting_pulls` counts reads that wait, too. On a WebSocket each message counts as a request.
+    Signed links count for nobody.
+    """
 
     requests: Rate = None
     messages: Rate = None
@@ -94,7 +102,8 @@ router = Router("access")
 
 
 class PrincipalRequest(Struct, forbid_unknown_fields=True):
-    """The rights and the limits of a principal: all of them, as they are to be."""
+    """The rights and the limits of a principal: all of them, as they are to be. While it is `disabled` none of its
+    tokens counts."""
 
     grants: Grants = []
     limits: LimitsRequest = field(default_factory=LimitsRequest)
@@ -234,7 +243,11 @@ async def put_principal(
     services: Services, principal: PathPrincipal, wanted: Annotated[PrincipalRequest, body(PrincipalRequest, _EXAMPLE)]
 ) -> Response:
     """Creates a principal (201), or replaces all that it may do (200). Its tokens stay, and get the new rights within a
-    second."""
+    second.
+
+    The last of two writes stands. The `limits` of the name `*` are those of all principals without their own; it has no
+    grants.
+    """
     grants, limits = grants_of(wanted.grants), limits_of(wanted.limits)
     created = await services.principals.put(principal, grants, limits, wanted.disabled)
     return json_answer(_answer(principal, services.find(principal)), 201 if created else 200)

@@ -228,7 +228,16 @@ class Publish:
         leads=(Lead(("fetchMessages",), {**OF_TOPIC, "segment": "$response.body#/segments/0/segment"}),),
     )
     async def publish(self, request: Request, name: str) -> Answer:
-        """Publishes messages. They are durable when this answers."""
+        """Publishes messages. They are durable and readable when this answers.
+
+        A request is checked as a whole, and stored as a whole. If messages are invalid, none is stored, and the answer
+        names the first 1,000 of them. An unknown topic is created with the defaults if `auto_create_topics` is on. With
+        `format`, a topic of another format takes nothing.
+
+        A `reference` in the place of a value names an upload of this topic; at most 10,000 in a request. Each is looked
+        up before any message is stored. A request of one message gets its upload's error; of several messages each
+        invalid one is named with the `type` of that error.
+        """
         check_name(name)
         producer = _producer(request)
         options = request.query

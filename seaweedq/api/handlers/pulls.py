@@ -122,7 +122,10 @@ Consumer = Annotated[str, Meta(min_length=1, max_length=255)]
 
 class PullRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """How many messages are wanted, how long to wait for the first one (seconds), for whom, and under which lease;
-    `ahead` goes on behind what the consumer holds in `ordered`, which comes again first else."""
+    `ahead` goes on behind what the consumer holds in `ordered`, which otherwise comes again first.
+
+    By default `max_messages` is 100 and `wait_s` 0. Pulls without a `consumer` count as one consumer.
+    """
 
     max_messages: Annotated[int, Meta(ge=1, le=MAX_PULL)] = 100
     wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] = 0
@@ -204,8 +207,36 @@ class Pulls:
         ),
     )
     async def pull(self, request: Request, topic_name: str, name: str) -> Answer:
-        """Leases messages to a consumer, and waits for the first one. The same `lease` again gives what of it is not
-        answered yet. With `Accept: application/vnd.apache.arrow.stream`, as an Arrow stream."""
+        """Leases messages to a consumer, and waits for the first one. Any broker answers.
+
+        An answer without messages says that the wait is over. Fewer messages than wanted do not say that there are no
+        more: an answer ends at about 8 MiB, or after 1 s where the store is slow. If no segment's owner can be reached,
+        it is 503 `unavailable` with the `segments`.
+
+        **Leases.** The messages of an answer are one lease. A client may name it: then a pull whose answer was lost is
+        repeated under that name, and gets what is not answered yet, with the same `attempt` and a new deadline. A name
+        is used once. A lease that has ended is 410 `lease-ended`, and one of another consumer 409 `lease-of-another`.
+
+        **Attempts.** A delivery that is nacked or not acked in time counts as an attempt. One that ended by a seek, or
+        because an earlier message's did, does not. From the third attempt on a message comes only with other retries,
+        at most 16, and alone on the last of three or more `max_attempts`, so that one poison message cannot fail
+        healthy ones. A broker that is killed may forget the attempts of the last `checkpoint_s`; it never forgets acks.
+
+        **Consumers in `ordered`.** Each process needs a `consumer` name of its own to get its share; two must not share
+        one. A consumer that pulls while it holds unanswered messages counts as one that crashed and came back: it gets
+        those again first, under a new lease, with one `attempt` more. Acks of the old lease count until the new one is
+        acked; its nacks and extensions do not. A message on the last of its `max_attempts` stays with the old lease. A
+        client that prefetches sends `ahead: true` in each pull after the first one that brought it messages, and gets
+        what lies behind. Pulls without a name always go ahead. `keyed` needs none of this.
+
+        When a subscription's broker dies, another one takes over: requests wait up to `publish_timeout_s`, then get 503
+        `not-owner`. Acked messages are not delivered again; leased ones are, at once. Acks by `ids` of work under way
+        count for another `ack_deadline_s`; a message on its last attempt waits for them so long, and then dies.
+
+        With `Accept: application/vnd.apache.arrow.stream` the answer is an Arrow stream with the columns of the files,
+        `segment`, `_offset` and `_attempt`; rows come segment by segment, in the order of their offsets. The header
+        `lease` names their lease; without rows there is none.
+        """
         calls = self.calls
         as_arrow = wants_arrow(request)  # raises before anything is leased to a client that cannot take it
         async with calls.read(request, _PULL, topic_name, name) as (topic, wanted):

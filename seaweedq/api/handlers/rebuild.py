@@ -105,8 +105,13 @@ _EXAMPLE = {
 async def rebuild(
     parts: PartsDep, wanted: Annotated[RebuildRequest, body(RebuildRequest, {"dry_run": True})]
 ) -> Response:
-    """Makes coordination anew from the store, by a broker that waits for it; brokers join then. It may take minutes; if
-    it was broken off, asking again begins anew."""
+    """Rebuilds coordination from the store, after it was lost or went back to a backup, on a broker that waits for it.
+
+    It may take minutes, and goes on if its client goes away; another request waits for the same end, or begins an
+    interrupted rebuild anew. With `auth`, only the token of `admin_token_file` counts until it is done; others get 503
+    `not-ready`. 409 `rebuild-conflict`: this broker serves, another rebuild is under way, a journal cannot be read, or
+    one to leave out is unknown.
+    """
     waiting = parts.broker.waiting
     if waiting is None and not wanted.dry_run and await parts.broker.begin_to_wait():
         raise RebuildConflict("topics wait for a rebuild: all brokers stop to serve now, for it. Ask again in a moment")

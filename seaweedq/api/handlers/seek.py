@@ -43,7 +43,8 @@ class SeekTo(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class SeekRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Where to go on. A request that is repeated under its `id` seeks once; without one it gets one."""
+    """Where to go on: `earliest`, `latest`, or a place. A request that is repeated under its `id` seeks once; without
+    one it gets one."""
 
     to: Literal["latest", "earliest"] | SeekTo
     id: LeaseName | UnsetType = UNSET
@@ -103,7 +104,15 @@ async def seek_subscription(
     subscription: PathSubscription,
     wanted: Annotated[SeekRequest, body(SeekRequest, {"to": {"offsets": {"0": 17}}})],
 ) -> Response:
-    """Goes on at other messages: all leases end, and a new epoch begins."""
+    """Moves a subscription to other messages, earlier or later ones. It is durable when this answers.
+
+    All leases end, in all segments. Acks of what was delivered before are `unknown`, and attempts begin anew. A paused
+    subscription stays paused. An offset beyond a segment's end is 416, an unknown segment 404; then nothing moves. A
+    request with an `id` may be repeated: the subscription knows its last 16 ids. The same `id` with another `to` is
+    422.
+
+    A segment that replaced others waits until what was moved back is acked again.
+    """
     place = _place_of(wanted.to)
     key = services.ids.nonce() if wanted.id is UNSET else wanted.id
     found = await services.catalog.require(topic)

@@ -217,7 +217,11 @@ SegmentMapDep = Annotated[SegmentMapServices, given(SegmentMapServices)]
     ),
 )
 async def segment_map(services: SegmentMapDep, topic: PathTopic) -> Response:
-    """Returns the topic's segments: key ranges, lineage, owners, offsets, rates."""
+    """Returns all segments of a topic, also those that were replaced: key ranges, lineage, owners, offsets, rates.
+
+    Rates are averages, as far back as the segment's owner has seen it: after a move, all four cover the time since.
+    Bytes are those of the journal, before compression.
+    """
     found = await services.catalog.require(topic)
     positions = await services.positions.positions(found)
     records = services.catalog.segments(found)
@@ -250,7 +254,11 @@ async def segment_map(services: SegmentMapDep, topic: PathTopic) -> Response:
     leads=(Lead(("moveSegment",), {**OF_TOPIC, "segment": "$request.path.segment"}),),
 )
 async def one_segment(services: SegmentMapDep, topic: PathTopic, segment: PathSegment) -> Response:
-    """Returns one segment, also where retention has removed it: its end, and what it goes on with."""
+    """Returns one segment, also one that retention has removed, which the list no longer has.
+
+    A removed segment is remembered for at least 30 days, and as long as an open segment descends from it within 10
+    generations; then it is 404.
+    """
     found = await services.catalog.require(topic)
     try:
         await services.catalog.require_segment(found, segment)
@@ -430,7 +438,13 @@ async def history(
     until: Annotated[str | None, query("until", "RFC 3339, with an offset, or how long ago: 5m; now by default", TIME)],
     most: Annotated[int, integer("cells", FEWEST, MOST, "at most so many; they become coarser for it", CELLS)],
 ) -> Response:
-    """Returns what came into each range of key hashes in the last hour, in cells of ten seconds or longer."""
+    """Returns the load of each range of key hashes in the last hour, in cells of ten seconds or longer.
+
+    Where there are more cells than asked for, they become coarser in time and in the key space; their sums stay. Ask
+    for less time to get finer ones. Messages are counted exactly; bytes between an owner's last report and a seal are
+    estimated. The leader keeps this in memory alone, at most 32 MiB for all topics, so it begins anew with a new
+    leader. Without a leader the answer is 503 `unavailable`.
+    """
     now_us = services.clock.now_us()
     until_us = now_us if until is None else time_us(until, "until", now_us)
     since_us = until_us - KEPT_US if since is None else time_us(since, "since", now_us)
@@ -464,7 +478,8 @@ Hash = Annotated[int, Meta(ge=1, lt=KEY_SPACE)]
 
 
 class SplitRequest(Struct, forbid_unknown_fields=True):
-    """The ranges to split into: `parts` equal ones, or cut `at` rising key hashes of the segment; halves by default."""
+    """The ranges to split into: `parts` equal ones (2 to 32), or cut `at` rising key hashes of the segment (1 to 31);
+    halves by default."""
 
     parts: Annotated[int, Meta(ge=2, le=MAX_SUCCESSORS)] | UnsetType = UNSET
     at: Annotated[list[Hash], Meta(min_length=1, max_length=MAX_SUCCESSORS - 1)] | UnsetType = UNSET
@@ -573,7 +588,13 @@ async def split(
     segment: PathSegment,
     wanted: Annotated[SplitRequest, body(SplitRequest, {"parts": 2})],
 ) -> Response:
-    """Replaces a segment by several on parts of its range: 200 once that is done, 202 while it is under way."""
+    """Replaces a segment by several on parts of its range.
+
+    Answers 200 once it is done, or 202 after `publish_timeout_s`: then it will still be completed or undone, and the
+    list of segments shows the outcome. A repeat after success gets 409 `segment-conflict`, whose `successors` are the
+    new segments. 503 `not-owner`: a segment has no living owner. 503 `coordination-unavailable`: the plan may have been
+    recorded; look at the segments. Publishers and readers see no error.
+    """
     found = await services.catalog.require(topic)
     await services.catalog.refresh(topic, segment)
     record = services.catalog.segment(found, segment).record
@@ -598,8 +619,11 @@ async def merge(
     segment: PathSegment,
     wanted: Annotated[MergeRequest, body(MergeRequest, {"with": 5}, required=True)],
 ) -> Response:
-    """Replaces a segment and a neighbour by one on the range of both. A neighbour that another broker owns is moved
-    first. 200 once that is done, 202 while it is under way."""
+    """Replaces a segment and its neighbour by one on the range of both. A neighbour that another broker owns is moved
+    first.
+
+    A range that earlier merges have put together from more than 64 parts gets 409. The answers are those of a split.
+    """
     request.spend("changes", 1)
     return await _replace(services, await services.catalog.require(topic), [segment, wanted.neighbour], [])
 
@@ -614,7 +638,8 @@ async def merge(
     refuses=(*OF_BODIES, 404, SegmentConflict, TooManySegments),
 )
 async def roll(services: ChangeDep, request: RequestDep, topic: PathTopic, segment: PathSegment) -> Response:
-    """Replaces a segment by one on the same range: 200 once that is done, 202 while it is under way."""
+    """Replaces a segment by one on the same range, with a chain of files of its own. The answers are those of a
+    split."""
     await services.reader.nothing(request)
     return await _replace(services, await services.catalog.require(topic), [segment], [])
 
@@ -637,7 +662,10 @@ async def move(
     segment: PathSegment,
     wanted: Annotated[MoveRequest, body(MoveRequest, {"to": "broker.1f2e"}, required=True)],
 ) -> Response:
-    """Moves a segment to another broker: 200 once that broker owns it, 202 while its owner is moving it."""
+    """Moves a segment to another broker: 200 once that broker owns it, 202 while its owner is moving it.
+
+    A broker that owns it already is no error. The leader goes on balancing loads, and may move the segment again.
+    """
     found = await services.catalog.require(topic)
     target = await _target(services.roster, wanted.to)
     if await services.changes.move(found, segment, target):

@@ -79,7 +79,18 @@ class Filter(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class SubscriptionRequest(Struct, forbid_unknown_fields=True):
-    """Every field may be left out. An existing subscription is compared only in the fields that are named."""
+    """Every field may be left out. An existing subscription is compared only in the fields that are named.
+
+    - `start`: `latest` (the default), `earliest`, or a timestamp.
+    - `ack_deadline_s`: how long a message is leased, 30 by default.
+    - `backoff_s`: delays after the first, second, ... delivery that failed; the last one for all others. By default
+      there is none.
+    - `max_attempts`: failed deliveries after which a message becomes a dead letter; 0, the default, is never. Needs
+      `dead_letter_topic`, which is created with the format and schema of this topic if it does not exist.
+    - `max_in_flight`: messages that may be leased at a time, 10,000 by default.
+    - `expires_after_s`: the subscription is deleted after this time without any use and any lease. Showing it is no
+      use.
+    """
 
     mode: Literal["ordered", "shared", "keyed"] | UnsetType = UNSET
     start: Literal["latest", "earliest"] | StartAt | UnsetType = UNSET
@@ -93,7 +104,10 @@ class SubscriptionRequest(Struct, forbid_unknown_fields=True):
 
 
 class SubscriptionChange(Struct, forbid_unknown_fields=True):
-    """The settings to change; those that are left out stay. Mode, start and filter cannot be changed."""
+    """The settings to change; those that are left out stay. Mode, start and filter cannot be changed.
+
+    While it is `paused` nothing is leased. What is leased stays so, and may be acked.
+    """
 
     ack_deadline_s: AckDeadline | UnsetType = UNSET
     max_attempts: MaxAttempts | UnsetType = UNSET
@@ -140,7 +154,7 @@ LISTED = 16  # subscriptions of a list that are asked for at a time
 
 
 class LagAnswer(Struct):
-    """The part of one segment that is not acked yet, as in all segments."""
+    """The part of one segment that is not acked yet, as in all segments. Everything below `acked_to` is acked."""
 
     segment: int
     acked_to: int
@@ -157,9 +171,15 @@ class LagAnswer(Struct):
 
 
 class TotalLagAnswer(Struct):
-    """The lag in all segments: messages that are not acked yet. `in_flight` messages are leased, `dying` ones given up,
-    until their dead letters are durable; retention took `skipped` ones before they were acked, as far as this
-    dispatcher has seen it."""
+    """The lag in all segments: messages that are not acked yet, about how many bytes they take, and the age of the
+    oldest one in `seconds`.
+
+    - `in_flight` messages are leased, `delayed` ones come again later, `waiting` ones are for the next pull.
+    - `dying` ones are given up, until their dead letters are durable.
+    - `stalled` says why nobody gets the waiting ones: `paused`, `max_in_flight`, `window` (all within 100,000 offsets
+      are delivered), or null.
+    - Retention took `skipped` ones before they were acked, as far as this dispatcher has seen it.
+    """
 
     messages: int
     bytes: int
@@ -174,7 +194,12 @@ class TotalLagAnswer(Struct):
 
 class SubscriptionAnswer(Struct):
     """A subscription and its lag. `seek_epoch` is another number after each seek, and in a subscription that was
-    deleted and created again; a change of dispatcher leaves it as it is."""
+    deleted and created again; a change of dispatcher leaves it as it is.
+
+    `consumers` wait, pulled within the last second or hold messages. `idle_consumers` of them get nothing, since in
+    `ordered` each segment is another consumer's. `waiting_pulls` wait for messages. Those at other brokers are counted
+    as of a second ago.
+    """
 
     name: str
     topic: str
@@ -389,7 +414,25 @@ async def create_subscription(
     subscription: PathSubscription,
     wanted: Annotated[SubscriptionRequest, body(SubscriptionRequest, {"start": "earliest"})],
 ) -> Response:
-    """Creates a subscription (201), or checks that it exists with the fields that the request names (200, else 409)."""
+    """Creates a subscription (201), or checks that it exists with the fields that the request names (200, else 409).
+
+    The `mode` says who gets which messages, and what waits for what:
+
+    - `ordered`: one consumer at a time has a segment, and gets its messages in order. Consumers share segments evenly;
+      more consumers than segments get nothing. Of more than 64 consumers (or twice the segments, if that is more), only
+      those that wait or have pulled again keep segments. When a lease ends without an ack, the leases of later messages
+      in the segment end with it, and delivery begins again at the first unacked message. A consumer keeps a segment for
+      a second after its last pull.
+    - `keyed`: any number of consumers share a segment. The messages of one key come in order, under one lease at a
+      time. A message that is not acked holds back only the later ones of its key, or of keys with the same hash of
+      65,536. Messages without a key have no order.
+    - `shared`: each message has a lease of its own, and nothing waits for anything.
+
+    In `ordered` and `keyed`, messages of a segment that replaced others come once all messages of its predecessors are
+    acked. A subscription delivers messages within 100,000 offsets of the first unacked one of a segment. With a
+    `filter`, a pull looks at no more than 65,536 messages at a time. Until then messages count in the lag, wanted or
+    not.
+    """
     found = await services.catalog.require(topic)
     changes = changes_of(wanted)
     record = record_of(wanted, services.reader.clock.now_us())
@@ -420,7 +463,12 @@ async def create_subscription(
 async def show_subscription(
     services: SubscriptionDep, request: RequestDep, topic: PathTopic, subscription: PathSubscription
 ) -> Response:
-    """Returns a subscription, with its lag in each segment."""
+    """Returns a subscription, with its lag in each segment.
+
+    Sealed segments that are acked to their ends are left out; successors that wait for their predecessors are there.
+    The lag costs the store a listing for each thousand files that the broker has not seen yet, and a read of each
+    segment's oldest row.
+    """
     found = await services.catalog.require(topic)
     return _response(await _show(services, request, found, subscription))
 
@@ -442,8 +490,13 @@ async def change_subscription(
     subscription: PathSubscription,
     wanted: Annotated[SubscriptionChange, body(SubscriptionChange, {"ack_deadline_s": 60})],
 ) -> Response:
-    """Changes settings of a subscription; mode, start and filter stay as they are. What is leased stays leased. Dead
-    letters go out with the rights of the principal that named `dead_letter_topic` last, be it the same topic again."""
+    """Changes settings of a subscription. Fields that are left out stay, and so do `mode`, `start` and `filter`. Leases
+    keep their deadlines.
+
+    Dead letters are published with the rights of the principal that created the subscription, or named
+    `dead_letter_topic` last: name the same topic again to take them over. If `max_attempts` falls, messages that were
+    delivered as often by now die.
+    """
     found = await services.catalog.require(topic)
     changes = changes_of(wanted)
     services.check_letters(request, changes.get("dead_letter_topic"))
@@ -495,7 +548,8 @@ async def _by_dispatcher(
 async def delete_subscription(
     services: SubscriptionDep, request: RequestDep, topic: PathTopic, subscription: PathSubscription
 ) -> Response:
-    """Deletes a subscription and its cursors; the messages stay."""
+    """Deletes a subscription and its cursors; the messages stay. Repeat the request to finish an interrupted
+    deletion."""
     found = await services.catalog.require(topic)
 
     async def here(_: Target) -> Answer:

@@ -37,7 +37,8 @@ router = Router("access")
 class TokenRequest(Struct, forbid_unknown_fields=True):
     """A token that is wanted. Without `principal`: one of the caller's own, which may do no more than the one that the
     request shows, and ends no later. With it, which needs the right to access: one of that principal. `grants` narrow
-    it further."""
+    it further. It ends after `expires_s`. The `note` is for people, without control characters and marks of direction.
+    """
 
     principal: str | None = None
     expires_s: Annotated[float, Meta(gt=0, le=MAX_S)] | None = None
@@ -159,7 +160,10 @@ async def create_token(
     services: Services, request: RequestDep, wanted: Annotated[TokenRequest, body(TokenRequest, _EXAMPLE)]
 ) -> Response:
     """Issues a token. Its text is in this answer, and nowhere else: the cluster keeps its SHA-256 alone. It counts on
-    all brokers within a second."""
+    all brokers within a second.
+
+    A principal has at most 100 tokens that came of its own, and 10,000 in all; a cluster has 100,000.
+    """
     if wanted.principal is not None:
         check_name(wanted.principal, "principal")
     check_free_text(wanted.note, "note")
@@ -184,7 +188,8 @@ async def create_token(
     shows=_SHOWN,
 )
 async def show_token(services: Services, request: RequestDep, token: str) -> Response:
-    """Returns a token, without its text."""
+    """Returns a token, without its text. Without the right to `access`, every token that is not the caller's own, or
+    came of it, is 403."""
     services.principals.check_seen(request.caller, token)
     found = services.principals.view.tokens.get(token)
     if found is None:

@@ -174,7 +174,15 @@ class ChangeRequest(Struct, forbid_unknown_fields=True):
 
 
 class TopicRequest(ChangeRequest, forbid_unknown_fields=True):
-    """A topic's configuration. Every field may be left out; an existing topic is compared only in the named ones."""
+    """A topic's configuration. Every field may be left out; an existing topic is compared only in the named ones.
+
+    - `format`: `json` (the default), `bytes` or `typed`, with Iceberg's schema JSON in `schema`.
+    - `key_field`: the top-level field of the value that is the message's key.
+    - `initial_segments`: 1 by default. They split and merge later.
+    - `max_payload_bytes`: the largest payload, if it is to be less than the brokers' setting.
+    - `ndjson`: what a line of NDJSON is: `envelope` (the default), a message with its `value`; or `bare`, the value
+      itself.
+    """
 
     format: Literal["json", "bytes", "typed"] | UnsetType = UNSET
     schema: dict[str, Any] | UnsetType | None = UNSET
@@ -295,12 +303,17 @@ class TopicBounds(Struct):
 
 
 class TopicAnswer(Struct):
-    """A topic. `scaling` is the policy that holds, with its defaults. `segments` counts those that receive messages;
-    `hot_segments` have too much load, most of it from one key, so that they are not split. `messages` counts all
-    acknowledged messages. `bytes` are those of its files, as stored; `tail_bytes` those of what is in no file yet, as
-    in memory: a flush makes fewer of them. `start_offsets` has the segments of which
-    retention has removed messages: those below. `newest_file_at` is when its newest file was written, null without
-    any."""
+    """A topic. `scaling` is the policy that holds, with its defaults.
+
+    - `segments` counts those that receive messages. `hot_segments` have too much load, most of it from one key, so they
+      are not split.
+    - `messages` counts all acknowledged messages.
+    - `bytes` are those of its files, as stored. `tail_bytes` are those of messages in no file yet, as in memory; they
+      shrink in files.
+    - `start_offsets` has the segments of which retention has removed messages: those below.
+    - `newest_file_at` is when its newest file was written, null without any.
+    - `store_endpoint` is the URL of an S3-compatible store, null for AWS and folders.
+    """
 
     name: str
     state: str
@@ -422,7 +435,10 @@ async def list_topics(
     size: Annotated[int, integer("page_size", 1, MAX_PAGE, "topics in an answer", MAX_PAGE)],
     after: PageToken,
 ) -> Response:
-    """Lists the topics that the caller may describe by name, a page at a time."""
+    """Lists the topics that the caller may describe by name, a page at a time.
+
+    `unreadable` names topics of this page whose records need a newer broker.
+    """
     unreadable = services.catalog.unreadable_names()
     every = sorted([*services.catalog.names(), *unreadable])
     allowed = [name for name in every if judge(request.caller, Action.DESCRIBE, Resource(name))]
@@ -458,7 +474,11 @@ async def create_topic(
     topic: PathTopic,
     wanted: Annotated[TopicRequest, body(TopicRequest, _EXAMPLE, free_form=True)],
 ) -> Response:
-    """Creates a topic (201), or checks that it exists with the fields that the request names (200, else 409)."""
+    """Creates a topic (201), or checks that it exists with the fields that the request names (200, else 409).
+
+    So `{}` means: make sure that it exists. In `flush`, `retention` and `scaling` each field that the request names is
+    compared with the current value; in `scaling` also with the default. The answer is that of a GET.
+    """
     for _ in range(TRIES):
         with suppress(TopicNotFound, SegmentNotFound):  # it was deleted meanwhile
             answer = await _ensured(services, topic, wanted, request.caller.uid)
@@ -513,9 +533,12 @@ async def change_topic(
     dry_run: Annotated[bool, _DRY_RUN],
     wanted: Annotated[ChangeRequest, body(ChangeRequest, {"flush": {"max_age_s": 60}})],
 ) -> Response:
-    """Changes flush, retention, scaling, limits, the largest payload or the meaning of lines of NDJSON. Only named
-    fields change; null restores a default. With `dry_run`, changes nothing, and returns what the retention would take
-    now: then `retention` alone may be named."""
+    """Changes `flush`, `retention`, `scaling`, `limits`, `max_payload_bytes` or `ndjson`. Only named fields change;
+    null restores a default. All brokers apply the change at once.
+
+    With `dry_run` nothing changes, and the answer says what the given `retention` would delete now. Then no other field
+    may be named.
+    """
     found = await services.catalog.require(topic)
     if dry_run:
         named = [name for name in wanted.__struct_fields__ if getattr(wanted, name) is not UNSET]
@@ -536,7 +559,11 @@ async def change_topic(
 
 @router.route("DELETE", TOPIC, Action.DELETE, "deleteTopic", "Delete a topic", answers={204: None}, refuses=(404, 409))
 async def delete_topic(services: Services, request: RequestDep, topic: PathTopic) -> Response:
-    """Deletes a topic with its data, and answers once all of it is gone. A deletion that failed half way goes on."""
+    """Deletes a topic with its files, subscriptions and cursors. Answers once all of it is gone.
+
+    Until then all other requests for the name get 409 `topic-being-deleted`. Another DELETE waits for the same end, or
+    continues a deletion that failed. Ids of its segments are never used again, not even by a new topic of that name.
+    """
     found = services.catalog.get(topic) or await services.catalog.require(topic)
     request.spend("changes", max(0, len(services.catalog.segments(found)) - 1))
     await services.deletion.delete(found)
@@ -554,7 +581,7 @@ async def delete_topic(services: Services, request: RequestDep, topic: PathTopic
     shows={"flushed": True},
 )
 async def flush_topic(services: Services, request: RequestDep, topic: PathTopic) -> Response:
-    """Writes all messages that were acknowledged before the call to files."""
+    """Writes all messages that were acknowledged before the call to files, and then answers."""
     await services.reader.nothing(request)
     found = await services.catalog.require(topic)
     await services.positions.positions(found, flush=True)

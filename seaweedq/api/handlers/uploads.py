@@ -59,8 +59,11 @@ Headers = Mapping[str, str] | UnsetType
 
 
 class UploadRequest(Struct, forbid_unknown_fields=True):
-    """The size of an upload, its media type, and its SHA-256 in hex. A large upload comes in parts where the store
-    supports them, unless `multipart` says otherwise."""
+    """The size of an upload, its media type, and its SHA-256 in hex, which the bytes are compared with.
+
+    By default uploads over `multipart_bytes` come in parts, on S3. `multipart` says otherwise: true is 422 if the store
+    has no parts, false is 422 over 5 GiB on S3.
+    """
 
     size: Annotated[int, Meta(ge=0, le=2**60)]
     content_type: Annotated[str, Meta(max_length=255)] = "application/octet-stream"
@@ -203,8 +206,15 @@ async def create_upload(
     write: Annotated[str | None, _WRITE],
     wanted: Annotated[UploadRequest, body(UploadRequest, _EXAMPLE, required=True)],
 ) -> Response:
-    """Creates an upload, and returns where its bytes go. A message can refer to it once they are there, or with `write`
-    that write alone. A topic that does not exist is created, as by a publish."""
+    """Creates an upload, and returns where its bytes go. A message can refer to it once they are there.
+
+    An unknown topic is created, as by a publish. Send the bytes with the answer's method and exactly its headers. The
+    URL is a permission: it needs no token, and is valid for `upload_url_s`, for one method, object and size. On S3 it
+    is the store's own; over a local store it is the broker's.
+
+    With `write={writer}/{number}` only that write may use the upload. Such uploads count against `max_write_uploads`,
+    others against `max_open_uploads`. An upload that was not published by `expires_at` is removed.
+    """
     if not _TYPE.fullmatch(wanted.content_type):
         detail = f"content_type is {wanted.content_type[:100]!r}; it must be a media type such as text/plain"
         raise InvalidRequest(detail, field="content_type", value=wanted.content_type[:100])
@@ -239,7 +249,10 @@ async def create_upload(
     leads=(Lead(("abortUpload",), {**OF_TOPIC, "upload": "$request.path.upload"}),),
 )
 async def show_upload(services: Services, request: RequestDep, topic: PathTopic, upload: str) -> Response:
-    """Returns an upload: its state, and how to go on with it."""
+    """Returns an upload: its state and, while it is open, a fresh URL or the parts that are stored.
+
+    So an interrupted upload can be continued.
+    """
     found = await services.catalog.require(topic)
     record = (await services.uploads.find(found, upload)).record
     return json_answer(await _state(request, services.uploads, found, upload, record))
@@ -262,7 +275,8 @@ async def sign_parts(
     upload: str,
     wanted: Annotated[PartsRequest, body(PartsRequest, {"numbers": [1, 2]}, required=True)],
 ) -> Response:
-    """Signs the URLs of parts of an upload: at most 100 at a time, in any order, and repeatedly."""
+    """Signs the URLs of parts of an upload: at most 100 at a time, in any order, and repeatedly. Parts may be put in
+    parallel."""
     found = await services.catalog.require(topic)
     record = (await services.uploads.find(found, upload)).record
     until_us, sign = request.caller.expires_us, services.uploads.signed_part
@@ -273,7 +287,10 @@ async def sign_parts(
 PUT_BYTES = 3 * 1024 * 1024  # a put holds so much in memory: chunks on their way to the disk
 CHUNK_BYTES = 1024 * 1024
 _OCTETS: dict[str, Any] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-_SIGNED = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in ("expires", "token")]
+_SIGNED = [
+    {"name": name, "in": "query", "schema": {"type": "string"}, "description": "from the signed URL"}
+    for name in ("expires", "token")
+]
 
 
 class Received(msgspec.Struct):
@@ -312,8 +329,14 @@ class UploadContent:
         shows={name: _SHOWN[name] for name in ("upload_id", "size", "sha256")},
     )
     async def put(self, request: Request, out: Send, topic: str, upload: str) -> Answer:
-        """Receives the bytes of an upload: 201 once they are durable, and equal those that were announced; also where
-        the same bytes come again. The URL is that of the upload's answer."""
+        """Receives the bytes of an upload over a local store: 201 once they are durable and equal those that were
+        announced.
+
+        The URL is that of the upload's answer; its token is judged first, so a wrong one is 403 whether the upload
+        exists or not. The request needs a `content-length`, which is the upload's size; `content-encoding` is ignored.
+        A repeat with the same bytes gets 201 again. Of two puts at a time the later one gets 409, and its repeat 201.
+        Nothing is left of a put that is interrupted, differs, or sends nothing for `request_timeout_s`.
+        """
         await self._check(request, "PUT", topic, upload)
         found = await self.catalog.require(topic)
         record = (await self.uploads.find(found, upload)).record
@@ -339,7 +362,12 @@ class UploadContent:
         parameters=_SIGNED,
     )
     async def get(self, request: Request, out: Send, topic: str, upload: str) -> Answer | None:
-        """Returns a payload, or a range of it, as it was put. The URL is that of a message's reference."""
+        """Returns a payload of a local store, or one range of its bytes (206). The URL is that of a message's
+        reference.
+
+        `HEAD` works as well, and `if-range` with the `etag`. The content type is `application/octet-stream`; the
+        reference has the payload's.
+        """
         await self._check(request, "GET", topic, upload)
         name = object_name(topic, upload)
         try:
@@ -382,8 +410,11 @@ def _check_length(request: Request, upload: str, record: UploadRecord) -> None:
     leads=(Lead(("importUpload",), OF_TOPIC, {"upload_id": "$request.path.upload", "format": "ndjson"}),),
 )
 async def complete_upload(services: Services, request: RequestDep, topic: PathTopic, upload: str) -> Response:
-    """Checks that all bytes are there, and are those that were announced; parts are put together first. A publish does
-    the same where nobody has done it before."""
+    """Checks that all bytes are there, and are those that were announced; parts are joined first. It may be repeated.
+
+    Needed for an upload in parts; a publish does the rest of it by itself. If the store has no SHA-256 of the whole
+    object, a broker reads it once, and the answer may take that long.
+    """
     await services.reader.nothing(request)
     found = await services.catalog.require(topic)
     record = await services.uploads.complete(found, upload)
@@ -394,7 +425,10 @@ async def complete_upload(services: Services, request: RequestDep, topic: PathTo
     "DELETE", UPLOAD, Action.PUBLISH, "abortUpload", "Abort an upload", answers={204: None}, refuses=(404, 409)
 )
 async def abort_upload(services: Services, topic: PathTopic, upload: str) -> Response:
-    """Ends an upload that no message refers to, and deletes its bytes."""
+    """Ends an upload that was neither published nor imported, and deletes its bytes.
+
+    An upload for a write that may still read it gets 409 `upload-conflict`.
+    """
     found = await services.catalog.require(topic)
     await services.uploads.abort(found, upload)
     return Response(status_code=204)

@@ -119,11 +119,25 @@ class SubscriptionStreamRoute:
         parameters=_PARAMETERS,
     )
     async def serve(self, request: Request, out: Send, topic: str, name: str) -> None:
-        """Leases messages to a consumer as they come, as server-sent events, at most `max_in_flight` unacked ones.
+        """Leases messages to a consumer as they come, as server-sent events or over a WebSocket, at most
+        `max_in_flight` unacked ones.
 
-        An event's data is a message as in a pull, its id `{lease}.{n}`; acks come by requests of their own.
-        `Last-Event-ID` goes on there: first comes what is unacked behind it, in the order in which it was sent. A
-        comment comes each 15 s, and `event: bye`, with a problem, where the broker ends the stream.
+        An event's data is a message as in a pull, its id `{lease}.{n}`; acks, nacks and extensions are requests of
+        their own, at any broker. A stream extends no lease: what is not acked within `ack_deadline_s` is delivered
+        again. A message that comes for the third time or more often comes alone.
+
+        With `Last-Event-ID` the stream goes on, at any broker: first comes what is unacked behind that event, with its
+        ids and a new deadline, then what is new. If the lease is gone, it begins with the first unacked message. It
+        goes on under its own `consumer`; under another one it ends with 409 `lease-of-another`. Only one connection at
+        a time should go on with a stream. In `ordered`, a new stream of a `consumer` that holds messages begins with
+        these.
+
+        A WebSocket gets `{"messages": [...], "lease": "..."}` for each batch. The client sends `{"ack": {"ids":
+        ["0-17"]}}`, or `nack` or `extend`, each with the body of the request of that name, and gets their answers in
+        the same order. When the WebSocket closes, its leases end at once, and count as an attempt.
+
+        A request without a token needs the header `Seaweedq-Client`, with any value, unless it is a WebSocket or of a
+        page of this origin.
         """
         check_accepted(request)
         stream = await self._open(request, topic, name, transport := EventTransport(out))

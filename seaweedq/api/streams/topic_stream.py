@@ -76,12 +76,21 @@ class TopicStreamRoute:
         parameters=_PARAMETERS,
     )
     async def serve(self, request: Request, out: Send, topic: str) -> None:
-        """Sends the messages of a topic as server-sent events: those that come, or those from `start` on.
+        """Sends the messages of a topic, as they come or from `start` on, as server-sent events or over a WebSocket.
 
         `start` is `latest` (default), `earliest`, a time (RFC 3339, or how long ago: `5m`), or positions: an event's
-        id, or the next offset of each segment, as in `0-17,1-5`. An event's data is a message as in a fetch. The id of
-        the last event of a batch has the positions behind it; `Last-Event-ID` goes on there. A comment comes each 15 s,
-        and `event: bye`, with a problem, where the broker ends the stream.
+        id, or the next offset of each segment, as in `0-17,1-5`. Positions must cover all keys of the topic. Messages
+        of one key come in order, also over splits and merges. The broker keeps no state of the listener, and any broker
+        answers.
+
+        An event's data is a message as in a fetch. The id of the last event of a batch has the positions behind it, and
+        the first block those of the beginning: `Last-Event-ID` goes on there. A listener that reconnects so misses
+        nothing, and may get a part of a batch again.
+
+        A WebSocket first gets `{"positions": "..."}`, then `{"messages": [...], "positions": "..."}` for each batch;
+        reconnect with `start={positions}`. What a client says there is answered with `{"error": {...}}`.
+
+        The positions of a topic with thousands of segments are too long for a header: over 48 KiB the answer is 422.
         """
         check_accepted(request)
         reader, positions = await self._open(request, topic)
