@@ -7,6 +7,7 @@ STAMP := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 WEED_VERSION := 4.23
 GENERATOR_VERSION := 0.29.1
+MKDOCS_MATERIAL_VERSION := 9.8.2
 CONFLUENT_KAFKA_VERSION := 2.16.1
 MINIO_VERSION := v0.0.0-20260212201848-7aac2a2c5b7c
 
@@ -17,7 +18,7 @@ WORKERS := 4
 # Of some files a tier may have no test: pytest's exit status 5, a failure only where all tests were asked for.
 SOME = $(TESTS) $(if $(TESTS),|| [ $$? -eq 5 ])
 
-.PHONY: demo test test-fast test-all test-versions mutants soak chaos minio weed kafka kube prometheus generator chromium check sbom audit bench format clean help
+.PHONY: demo test test-fast test-all test-versions mutants soak chaos minio weed kafka kube prometheus generator chromium docs check sbom audit bench format clean help
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
@@ -101,6 +102,16 @@ $(BIN)/generator: | $(STAMP)
 	$(PYTHON) -m venv $(VENV)/generator
 	$(VENV)/generator/bin/python -m pip install --quiet openapi-python-client==$(GENERATOR_VERSION)
 	ln -sf ../generator/bin/openapi-python-client $(BIN)/generator
+
+docs: $(BIN)/mkdocs ## the documentation as a site in build/site; a broken link is an error
+	$(BIN)/python scripts/docs_site.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Apart from the rest, of whose packages it wants others.
+$(BIN)/mkdocs: | $(STAMP)
+	$(PYTHON) -m venv $(VENV)/site
+	$(VENV)/site/bin/python -m pip install --quiet mkdocs-material==$(MKDOCS_MATERIAL_VERSION)
+	ln -sf ../site/bin/mkdocs $(BIN)/mkdocs
 
 chromium:       ## a browser, of Debian's packages, for the tests of the console; needs root where there is none
 	@command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
