@@ -9,9 +9,9 @@ after its topic went; the hourly sweep removes files that come later, or while a
 
 Uploads: the sweep removes those that were not published in time or only imported, those that no write can take any
 more, and the rests of removals that were cut off. It reads a page of records at a time, and does for each the `step` of
-broker/uploads/rules, for several at once. Each change compares the record's revision and the leader's key, and of an
-upload for a write the writer's newest write, so a publish or a write that was faster keeps its payload. The next pass
-continues behind a record that failed.
+broker/uploads/rules, for several in one transaction. Each change compares the record's revision and the leader's key,
+and of an upload for a write the writer's newest write, so a publish or a write that was faster keeps its payload; the
+others of its transaction are then changed one by one. The next pass continues behind a record that failed.
 
 Lists of writes: those that no record names go, once their names are two days old. They are listed before the records
 are read, and a record comes to name a list within the lease of the broker that made it.
@@ -19,7 +19,9 @@ are read, and a record comes to name a list within the lease of the broker that 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -47,6 +49,7 @@ DELETIONS = 4
 logger = logging.getLogger(__name__)
 LATE_S = 600.0
 PAGE = 200
+TOGETHER = 40  # records in a transaction: each is compared and written, and its write compared (MAX_OPERATIONS: 128)
 LISTS_US = 2 * 86_400 * 1_000_000  # how old the name of a list is before it can be superfluous
 
 
@@ -154,6 +157,22 @@ class LateFiles:
             await self._sweep(self._gone_s.keys())
 
 
+@dataclass(frozen=True)
+class _Due:
+    """The step that is due for the record of a key: `held` is what it becomes at first. It holds while the record has
+    not changed, and what `compares` says."""
+
+    key: str
+    step: Step
+    held: Versioned[UploadRecord]
+    compares: tuple[Compare, ...] = ()
+
+
+_Failed = tuple[str, Exception]  # a key, and why
+A = TypeVar("A", Entry, _Due)
+B = TypeVar("B")
+
+
 class UploadSweep:
     """The sweep over all topics, also those that are gone. `leading` holds while this broker leads. Before the first
     deletion of a pass `check_generation` is called."""
@@ -184,7 +203,15 @@ class UploadSweep:
         self._checked = False
         async for page in pages(self._coordination, keys.UPLOADS.prefix(), self._after, PAGE):
             self._writes = NewestWrites(self._coordination)
-            await gather_bounded(AT_ONCE, self._one_of_page, page.entries)
+            found, failed = await _attempt(self._due, page.entries)
+            due = [one for one in found if one]
+            for start in range(0, len(due), TOGETHER):
+                if lost := await self._end(due[start : start + TOGETHER]):
+                    failed = lost
+                    break
+            if failed:
+                self._after, error = failed
+                raise error
             self._after = page.entries[-1].key if page.entries else ""
         self._after = ""
 
@@ -234,18 +261,12 @@ class UploadSweep:
             await self._store.delete(name)
         return len(due)
 
-    async def _one_of_page(self, entry: Entry) -> None:
-        try:
-            await self._one(entry)
-        except Exception:
-            self._after = entry.key
-            raise
-
-    async def _one(self, entry: Entry) -> None:
+    async def _due(self, entry: Entry) -> _Due | None:
+        """Returns what is due for a record."""
         topic, incarnation, upload = keys.UPLOADS.parse(entry.key)
         held = keys.UPLOADS.read(entry)
         if isinstance(held, Unreadable):
-            return
+            return None
         record = held.record
         if rules.incarnation_of(upload) is None or record.name != rules.object_name(topic, upload):
             raise Damaged(f"the record of upload {upload!r} names the object {record.name!r}")
@@ -259,20 +280,15 @@ class UploadSweep:
         match due:
             case Step.REMOVE | Step.REMOVE_IMPORTED if write is not None:
                 if not write.may_read:
-                    await self._remove(entry.key, held.with_record(rules.as_dead(record)), write.compare)
+                    return _Due(entry.key, due, held.with_record(rules.as_dead(record)), (write.compare,))
             case Step.REMOVE:
-                await self._remove(entry.key, held.with_record(rules.as_removed(record)))
+                return _Due(entry.key, due, held.with_record(rules.as_removed(record)))
             case Step.REMOVE_IMPORTED:
                 if over := await self._over(entry.key):
-                    await self._remove(entry.key, held.with_record(rules.as_dead(record)), over)
-            case Step.CLEAR:
-                await self._clear(entry.key, held)
-            case Step.FORGET:
-                await self._forget(entry)
-            case Step.CLEAR_AND_FORGET:
-                await clear(self._store, record)
-                reach("sweep.again")
-                await self._forget(entry)
+                    return _Due(entry.key, due, held.with_record(rules.as_dead(record)), (over,))
+            case Step.CLEAR | Step.FORGET | Step.CLEAR_AND_FORGET:
+                return _Due(entry.key, due, held)
+        return None
 
     async def _over(self, key: str) -> Compare | None:
         """Returns a comparison that no import reads the upload any more; None if one does, or may do so."""
@@ -283,19 +299,55 @@ class UploadSweep:
         found = keys.IMPORTS.read(there)
         return Compare(imported, there.revision) if isinstance(found, Versioned) and is_over(found.record) else None
 
-    async def _remove(self, key: str, removed: Versioned[UploadRecord], *compares: Compare) -> None:
-        if revision := await self._put(key, removed, *compares):
+    async def _end(self, due: Sequence[_Due]) -> _Failed | None:
+        """Does what is due: records say `removed`, their objects go, then records say so, or go, too. Returns an object
+        that could not be deleted."""
+        there = [one for one in due if one.step in (Step.REMOVE, Step.REMOVE_IMPORTED)]
+        others = [one for one in due if one.step not in (Step.REMOVE, Step.REMOVE_IMPORTED)]
+        removed = await self._write(there, lambda one: Put(one.key, keys.UPLOADS.encode(one.held)))
+        if removed:
             reach("sweep.removed")
-            await self._clear(key, removed.stored(revision))
+        cleared, failed = await _attempt(self._clear, [*removed, *others])
+        await self._write(cleared, _behind)
+        return failed
 
-    async def _clear(self, key: str, held: Versioned[UploadRecord]) -> None:
-        await clear(self._store, held.record)
-        reach("sweep.cleared")
-        await self._put(key, held.with_record(replace(held.record, cleared=True)))
+    async def _clear(self, one: _Due) -> _Due:
+        if one.step is not Step.FORGET:
+            await clear(self._store, one.held.record)
+            reach("sweep.again" if one.step is Step.CLEAR_AND_FORGET else "sweep.cleared")
+        return one
 
-    async def _put(self, key: str, held: Versioned[UploadRecord], *compares: Compare) -> int | None:
-        all_compares = [self._leading(), Compare(key, held.revision), *compares]
-        return await self._coordination.commit(all_compares, [Put(key, keys.UPLOADS.encode(held))])
+    async def _write(self, due: Sequence[_Due], write: Callable[[_Due], Put | Delete]) -> Sequence[_Due]:
+        """Writes records, all at once, or each by itself if one of them, or what it compares, has changed. Returns
+        those that were written, as they are stored; none of them compares anything else any more."""
+        if not due:
+            return ()
+        compares = dict.fromkeys(each for one in due for each in (Compare(one.key, one.held.revision), *one.compares))
+        if revision := await self._coordination.commit([self._leading(), *compares], [write(one) for one in due]):
+            return [_Due(one.key, one.step, one.held.stored(revision)) for one in due]
+        if len(due) == 1:
+            return ()
+        return [each for one in due for each in await self._write([one], write)]
 
-    async def _forget(self, entry: Entry) -> None:
-        await self._coordination.commit([self._leading(), Compare(entry.key, entry.revision)], [Delete(entry.key)])
+
+async def _attempt(work: Callable[[A], Awaitable[B]], given: Sequence[A]) -> tuple[Sequence[B], _Failed | None]:
+    """Does the work on several records at once. Returns the results of those where it did not fail, and one where it
+    did."""
+    failed: list[_Failed] = []
+
+    async def one(each: A) -> list[B]:
+        try:
+            return [await work(each)]
+        except Exception as error:
+            failed.append((each.key, error))
+            return []
+
+    found = await gather_bounded(AT_ONCE, one, given)
+    return [result for results in found for result in results], failed[-1] if failed else None
+
+
+def _behind(one: _Due) -> Put | Delete:
+    """Returns what becomes of a record once its object is gone: it says so, or goes."""
+    if one.step in (Step.FORGET, Step.CLEAR_AND_FORGET):
+        return Delete(one.key)
+    return Put(one.key, keys.UPLOADS.encode(one.held.with_record(replace(one.held.record, cleared=True))))

@@ -24,6 +24,7 @@ from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     BadRequest,
     CoordinationUnavailable,
+    Damaged,
     InvalidMessages,
     InvalidRequest,
     TopicBeingDeleted,
@@ -392,12 +393,44 @@ async def test_a_pass_reads_the_write_of_many_uploads_once(world, monkeypatch):
     names = [(await _for_write(world, claimed=False))[1] for _ in range(40)]
     await _newest(world, _write(7, "done", ended_us=world.clock.us))
     world.pass_s(world.settings.upload_grace_s + 1)
-    reads = []
-    get = world.coordination.get
+    reads, commits = [], []
+    get, commit = world.coordination.get, world.coordination.commit
     monkeypatch.setattr(world.coordination, "get", lambda key: reads.append(key) or get(key))
+    monkeypatch.setattr(world.coordination, "commit", lambda *given: commits.append(given) or commit(*given))
     await world.sweep.records()
     assert not set(names) & set(world.store.objects)
     assert len([key for key in reads if key.startswith("writes/")]) <= 16
+    assert len(commits) == 2  # all records say `removed`, then that their objects are gone
+
+
+async def test_what_changes_amid_a_pass_stays_and_the_others_of_its_transaction_go(world, monkeypatch):
+    names = dict([await _for_write(world, f"w{at}/7", claimed=False) for at in range(45)])
+    world.pass_s(world.settings.upload_expires_s + world.settings.upload_grace_s + 1)
+    kept, commit = list(names)[3], world.coordination.commit
+
+    async def slow(*given):
+        monkeypatch.undo()
+        key = keys.UPLOADS.key("t", world.topic.record.incarnation, kept)
+        there = await world.coordination.get(key)
+        await commit([], [Put(key, there.value)])
+        return await commit(*given)
+
+    monkeypatch.setattr(world.coordination, "commit", slow)
+    await world.sweep.records()
+    assert {names[kept]} == set(names.values()) & set(world.store.objects)
+    await world.sweep.records()
+    assert not set(names.values()) & set(world.store.objects)
+
+
+async def test_a_damaged_record_hinders_no_other_of_its_page(world):
+    names = dict([await _for_write(world, claimed=False) for _ in range(3)])
+    key = keys.UPLOADS.key("t", world.topic.record.incarnation, sorted(names)[1])
+    there = await world.coordination.get(key)
+    await world.coordination.commit([], [Put(key, there.value.replace(b"_payloads/t/", b"_payloads/u/"))])
+    world.pass_s(world.settings.upload_expires_s + world.settings.upload_grace_s + 1)
+    with pytest.raises(Damaged):
+        await world.sweep.records()
+    assert {names[sorted(names)[1]]} == set(names.values()) & set(world.store.objects)
 
 
 async def _write_once(world: World, choose: Choose, lost: list[str]) -> None:
