@@ -2,18 +2,21 @@
 amid, and what is left of it."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pytest
 
 from seaweedq import Client
-from seaweedq.errors import ClientError, SeaweedqError
+from seaweedq.client.core.calls import write_path
+from seaweedq.errors import ClientError, SeaweedqError, WriteOutOfOrder
 from tests.support.processes.broker_process import BrokerProcess
 
 pytest.importorskip("pyspark")
 from seaweedq.spark.options import WriteOptions
-from seaweedq.spark.writer import BatchWriter, TaskOutput
+from seaweedq.spark.writer import BatchWriter, StreamWriter, TaskOutput
 
 pytestmark = pytest.mark.process
 
@@ -35,8 +38,8 @@ class Job:
     """A write into a topic, by tasks of numbers."""
 
     def __init__(self, client: Client, url: str, topic: str, **options: str) -> None:
-        self.client, self.url, self.topic = client, url, topic
-        self.writer = BatchWriter(WriteOptions.parse({"url": url, "topic": topic, **options}), client.topic(topic))
+        self.client, self.url, self.topic, self.facts = client, url, topic, client.topic(topic)
+        self.writer = BatchWriter(WriteOptions.parse({"url": url, "topic": topic, **options}), self.facts)
 
     def again(self, **options: str) -> "Job":
         """The same job, run anew."""
@@ -76,6 +79,67 @@ def test_a_commit_that_comes_again_with_other_uploads_is_taken_once(job: Job) ->
     other = job.again(**NAMED, **LARGE)
     other.writer.commit([other.task(at, 50, at // 50) for at in range(0, 300, 50)])
     assert job.rows() == list(range(300))
+
+
+def test_two_drivers_on_one_checkpoint_write_a_batch_once(job: Job) -> None:
+    """Both have the query's id and the batch's number, and tasks of their own, which share the rows out otherwise."""
+    drivers = [StreamWriter(job.again(**options).writer.options, job.facts) for options in ({}, LARGE)]
+
+    def run(driver: StreamWriter, tasks: int) -> None:
+        share = 300 // tasks
+        driver.commit([driver.task(batches(at * share, share), "spark.q", 3, at) for at in range(tasks)], 3)
+
+    with ThreadPoolExecutor() as pool:
+        ran = [pool.submit(run, driver, tasks) for driver, tasks in zip(drivers, (2, 5), strict=True)]
+        for each in ran:
+            each.result()
+    assert job.rows() == list(range(300))
+    with pytest.raises(WriteOutOfOrder):  # one that has stood still since
+        drivers[0].commit([drivers[0].task(batches(0, 10), "spark.q", 2, 0)], 2)
+
+
+def test_both_attempts_of_a_task_finish_and_one_counts(job: Job) -> None:
+    """As with speculation: Spark takes the message of the one that it lets commit, which may be the first or the last
+    to finish; nobody aborts the other, whose uploads are for this write, and are in no message."""
+    job = job.again(**NAMED, **LARGE)
+    with ThreadPoolExecutor() as pool:
+        first, second = pool.map(lambda _: job.task(0, 100), range(2))
+    assert first.valid.uploads != second.valid.uploads
+    for messages in ([second, job.task(100, 10, 1)], [first, job.task(100, 10, 1)]):
+        job.writer.commit(messages)
+        assert job.rows() == list(range(110))
+
+
+def test_an_abort_beside_a_write_of_which_no_answer_came(job: Job) -> None:
+    """The put was answered to nobody, and the broker is at work: Spark calls `abort`, which takes no upload of it."""
+    job = job.again(**NAMED, **LARGE)
+    messages = [job.task(at, 100, at // 100) for at in range(0, 800, 100)]
+    path = f"{write_path(job.topic, 'daily')}/5"
+    body = {"uploads": [each for one in messages for each in one.valid.uploads], "format": "parquet"}
+    httpx.put(f"{job.url}{path}", params={"wait_s": 0}, json=body, trust_env=False).raise_for_status()
+    job.writer.abort(messages)
+    again = job.again(**NAMED)
+    again.writer.commit([again.task(at, 200, at // 200) for at in range(0, 800, 200)])
+    assert job.rows() == list(range(800))
+
+
+@pytest.mark.long
+def test_many_uploads_are_one_write(job: Job) -> None:
+    """`soak_writes` has 2,000."""
+    many_uploads(job, 80)
+
+
+def many_uploads(job: Job, count: int) -> None:
+    """Writes as many uploads of 100 rows, of several tasks, at once."""
+    job, tasks = job.again(**NAMED, **LARGE), 8
+    share = count // tasks
+    with ThreadPoolExecutor(tasks) as pool:
+        ran = pool.map(lambda at: job.task(at * share * 100, share * 100, at, batch_rows=100), range(tasks))
+        messages = list(ran)
+    job.writer.commit(messages)
+    assert job.rows() == list(range(count * 100))
+    newest = job.client.last_write(job.topic, "daily")
+    assert (newest.uploads, newest.count) == (count, count * 100)
 
 
 def test_a_commit_that_raised_is_aborted_and_stays(job: Job) -> None:

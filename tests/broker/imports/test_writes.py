@@ -195,18 +195,21 @@ async def test_killed_at_each_step_all_rows_are_there_once(tmp_path, place):
         assert sorted(await read(other)) == ALL
         again, begun = await write(other, first)
         assert (again, begun) == (record, False)
-        await sweep_lists(other, together, 0)
         await check_lists(together, len(await lists(together)))
-        await sweep_lists(other, together, 3)
+        for _ in range(2):  # objects go, then records
+            await sweep(other, together, 3)
         await check_lists(together, 0)
+        assert await together.store.list("_payloads/") == []
+        assert not (await together.coordination.range(keys.UPLOADS.prefix())).entries
 
 
-async def sweep_lists(broker: Broker, together: InLoop, days: int) -> None:
-    """Has the leader's sweep go over the lists, so many days later."""
-    clock = Later(days)
+async def sweep(broker: Broker, together: InLoop, days: int) -> None:
+    """Has the leader's sweep go over uploads and lists, so many days later."""
     leading, check = broker.context.election.leader_compare, broker.context.generations.check
     coordination, payloads = together.coordination, broker.context.store.payloads
-    await UploadSweep(inside.catalog(broker), coordination, payloads, clock, 0, leading, check).lists()
+    sweeping = UploadSweep(inside.catalog(broker), coordination, payloads, Later(days), 0, leading, check)
+    await sweeping.records()
+    await sweeping.lists()
 
 
 async def check_lists(together: InLoop, count: int) -> None:
@@ -379,6 +382,17 @@ async def begun(broker: Broker, count: int = len(ALL)) -> WorkId:
     one = await wanted(broker, 1, cut(list(range(count))))
     await privates.create(inside.writes(broker))(topic, where, one, None)
     return where
+
+
+async def test_a_list_that_a_record_names_is_not_swept(tmp_path):
+    async with some(tmp_path) as together:
+        (broker,) = together.brokers
+        await end_task(broker, "writes")
+        await begun(broker)
+        await sweep(broker, together, 3)
+        await check_lists(together, 1)
+        record, _ = await write(broker, Wanted("w", 1, ["other"], "parquet", False))
+        assert (record.state, record.rows_done) == ("done", len(ALL))
 
 
 @pytest.mark.long
