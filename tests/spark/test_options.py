@@ -175,8 +175,13 @@ def test_wrong_options_of_a_write(options: dict[str, str], says: str) -> None:
     assert says in str(raised.value)
 
 
-def test_writes_that_are_refused_at_once() -> None:
+def test_writes_that_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"no write replaces them: write mode\('append'\)"):
         Source(GIVEN).writer(None, True)  # type: ignore[arg-type]
-    with pytest.raises(ClientError, match=r"this is Spark 4\.1\.9; seaweedq writes topics with Spark 4\.2 or newer"):
-        check_write_version("4.1.9")
+    check_write_version("4.2.0")
+    monkeypatch.setattr("pyspark.__version__", "4.1.9")
+    for make in (Source(GIVEN).writer, Source(GIVEN).stream_writer):
+        with pytest.raises(
+            ClientError, match=r"this is Spark 4\.1\.9; seaweedq writes topics with Spark 4\.2 or newer"
+        ):
+            make(None, False)  # type: ignore[arg-type]
