@@ -314,7 +314,10 @@ class UploadSweep:
     async def _clear(self, one: _Due) -> _Due:
         if one.step is not Step.FORGET:
             await clear(self._store, one.held.record)
-            reach("sweep.again" if one.step is Step.CLEAR_AND_FORGET else "sweep.cleared")
+            if one.step is Step.CLEAR_AND_FORGET:
+                reach("sweep.again")
+            else:
+                reach("sweep.cleared")
         return one
 
     async def _write(self, due: Sequence[_Due], write: Callable[[_Due], Put | Delete]) -> Sequence[_Due]:

@@ -403,7 +403,7 @@ async def test_a_pass_reads_the_write_of_many_uploads_once(world, monkeypatch):
     assert len(commits) == 2  # all records say `removed`, then that their objects are gone
 
 
-async def test_what_changes_amid_a_pass_stays_and_the_others_of_its_transaction_go(world, monkeypatch):
+async def test_what_changes_amid_a_pass_stays_and_others_go(world, monkeypatch):
     names = dict([await _for_write(world, f"w{at}/7", claimed=False) for at in range(45)])
     world.pass_s(world.settings.upload_expires_s + world.settings.upload_grace_s + 1)
     kept, commit = list(names)[3], world.coordination.commit
