@@ -17,15 +17,15 @@ VERSION = version("seaweedq")
 READY = gauge("seaweedq_ready", "1 while /readyz says 200", watch="0")
 RESTORED = gauge(
     "seaweedq_restored",
-    "1 for each sign by which this broker found that coordination went back, while it or a topic waits for a rebuild",
+    "1 for each sign that coordination was restored or lost, while this broker or a topic waits for a rebuild",
     "found",
     watch="any: [what to do](../operate/operations.md#coordination-was-lost)",
 )
 BUILD = gauge("seaweedq_build_info", "1, with the version of the program", "version")
 RESPONSES = counter(
     "seaweedq_http_responses_total",
-    "Requests that were answered, by route as its path is documented, and status; a request that a broker hands on"
-    " counts where it came in; a stream counts once it ends",
+    "Answered requests, by documented path and status. A forwarded request counts at the broker that received it, a"
+    " stream when it ends",
     "method",
     "route",
     "status",
@@ -33,8 +33,8 @@ RESPONSES = counter(
 )
 REQUEST_DURATION = histogram(
     "seaweedq_request_duration_seconds",
-    "Time from a request's head to the end of its answer: of publish, pull, ack, nack, extend and fetch; refused is "
-    "4xx, failed is 5xx; a pull is ok where there were messages at once, waited where some came, empty where none did",
+    "Time from a request's headers to the end of its answer, for publish, pull, ack, nack, extend and fetch. Outcome"
+    " refused is 4xx, failed 5xx. A pull is ok if messages were there, waited if some arrived, empty if none did",
     "operation",
     "outcome",
     watch="`failed`; the 99th percentile of `ok`",
@@ -42,27 +42,31 @@ REQUEST_DURATION = histogram(
 CONNECTIONS = gauge("seaweedq_connections", "Connections to this broker", watch="near `max_connections`")
 REFUSALS = counter(
     "seaweedq_refusals_total",
-    "Requests and connections that were refused to strangers, by reason",
+    "Refused requests and connections of unknown callers, by reason",
     "reason",
     watch="a rise: [the reasons](../operate/operations.md#strangers)",
 )
 THROTTLED = counter(
     "seaweedq_throttled_seconds_total",
-    "Seconds that requests beyond a limit of their principal were told to wait",
+    "Total wait that rate-limited requests were told, in seconds",
     watch="a rise: raise the limit, or talk to the client",
 )
 AUDITED = counter(
     "seaweedq_audit_events_total",
-    "Changes and denials for the audit",
+    "Audit events: changes and denials",
     "kind",
     watch="[the audit](../operate/security.md#the-audit)",
 )
 LOST = counter(
     "seaweedq_audit_lost_total",
-    "Those of them that the topic of the audit, seaweedq.audit, does not have",
-    watch="any: the log says why, and has them",
+    "Audit events missing from the topic seaweedq.audit",
+    watch="any: the log has them, and the reason",
 )
-CPU = counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", watch="near 1 a second")
+CPU = counter(
+    "process_cpu_seconds_total",
+    "Total user and system CPU time spent in seconds.",
+    watch="near 1 per second per process",
+)
 RESIDENT = gauge(
     "process_resident_memory_bytes", "Resident memory size in bytes.", watch="near the memory of the machine"
 )

@@ -24,54 +24,56 @@ def _of_each(name: str, help: str, watch: str = "") -> Family:
 
 
 OF_BEHIND = {  # by the member of Behind
-    "messages": _of_each("lag_messages", "Messages not acked yet, as far as this broker knows", "one that only rises"),
-    "size_bytes": _of_each("lag_bytes", "About how many bytes these take in files and memory, as far as known here"),
+    "messages": _of_each("lag_messages", "Unacked messages, as far as this broker knows", "a value that only rises"),
+    "size_bytes": _of_each("lag_bytes", "Approximate bytes of unacked messages, as far as this broker knows"),
     "seconds": _of_each(
-        "lag_seconds", "The age of the oldest of these, at least, as far as it is known here", "one that only rises"
+        "lag_seconds",
+        "Minimum age of the oldest unacked message, as far as this broker knows",
+        "a value that only rises",
     ),
-    "in_flight": _of_each("in_flight", "Messages that are leased"),
-    "delayed": _of_each("delayed", "Messages that come again later, after a nack or a backoff"),
+    "in_flight": _of_each("in_flight", "Leased messages"),
+    "delayed": _of_each("delayed", "Messages that wait for redelivery after a nack or a backoff"),
     "dying": _of_each(
         "dying",
-        "Messages that were given up and whose dead letters are not durable yet",
+        "Messages that were given up, until their dead letters are durable",
         "above 0 for minutes: [dead letters](../operate/operations.md#dead-letters)",
     ),
-    "waiting": _of_each("waiting", "Messages that are for whoever pulls next"),
+    "waiting": _of_each("waiting", "Messages ready for the next pull"),
     "skipped": _of_each(
         "skipped",
-        "Messages that retention took before they were acked, since this broker dispatches them",
+        "Unacked messages deleted by retention while this broker has dispatched the subscription",
         "any",
     ),
     "consumers": _of_each(
-        "consumers", "Consumers that wait at any broker, pulled within the last second, or hold messages"
+        "consumers", "Consumers that wait, pulled within the last second, or hold messages, on all brokers"
     ),
     "idle_consumers": _of_each(
         "idle_consumers",
-        "Consumers that get nothing, since an ordered subscription has fewer segments",
+        "Consumers that get nothing because an ordered subscription has fewer segments",
         "any: use `keyed` or `shared`, or more segments",
     ),
-    "waiting_pulls": _of_each("waiting_pulls", "Open long polls, at any broker"),
+    "waiting_pulls": _of_each("waiting_pulls", "Open long polls on all brokers"),
     "held_up_s": _of_each(
         "held_up_seconds",
-        "Time for which the successors of a segment have waited for the same unacked message; the log names it",
-        "over some minutes: ack that message, or set `max_attempts` and a `dead_letter_topic`",
+        "How long a segment's successors have waited for the same unacked message, which the log names",
+        "minutes: ack that message, or set `max_attempts` and a `dead_letter_topic`",
     ),
 }
 STALLED = gauge(
     "seaweedq_subscription_stalled",
-    "1 where nothing is delivered of what waits, for this reason: window, max_in_flight, paused",
+    "1 if messages wait and none is delivered, for this reason: window, max_in_flight or paused",
     "topic",
     "subscription",
     "reason",
-    watch="any 1 that you do not expect",
+    watch="an unexpected 1",
 )
 DELIVERED = counter(
     "seaweedq_delivered_messages_total",
-    "Messages that this broker has delivered to consumers; one that is delivered again counts again",
+    "Messages delivered to consumers by this broker, including redeliveries",
 )
 LETTERS = counter(
     "seaweedq_dead_letters_total",
-    "Dead letters that this broker has published",
+    "Dead letters published by this broker",
     watch="more than a few: look at their headers",
 )
 SUBSCRIPTIONS = (*OF_BEHIND.values(), STALLED, DELIVERED, LETTERS)
@@ -92,27 +94,31 @@ def subscription_metrics(broker: Broker) -> Iterator[Metric]:
 
 RENEWALS = counter(
     "seaweedq_lease_renewals_missed_total",
-    "Renewals of this broker's lease that got no answer",
-    watch="a rise: coordination is slow or away; a broker whose renewals are all missed for `lease_s` answers 503",
+    "Unanswered renewals of this broker's lease",
+    watch="a rise: coordination is slow or away. After `lease_s` without a renewal a broker answers 503",
 )
-LEVEL = gauge("seaweedq_cluster_level", "The level at which the cluster writes")
+LEVEL = gauge("seaweedq_cluster_level", "Level at which the cluster writes")
 POSSIBLE = gauge(
     "seaweedq_cluster_level_possible",
-    "The level to which the cluster could rise now",
+    "Level to which the cluster could be upgraded now",
     watch="above `seaweedq_cluster_level` for weeks: [upgrading](../operate/upgrading.md)",
 )
 BROKERS = gauge("seaweedq_brokers", "Living brokers", watch="fewer than you run")
-LEADER = gauge("seaweedq_leader", "1 where this broker leads", watch="a sum over all brokers that is not 1 for long")
-SEGMENTS = gauge("seaweedq_segments_owned", "Segments of this broker", watch="a value that stays far from the others")
+LEADER = gauge(
+    "seaweedq_leader", "1 if this broker is the leader", watch="a sum over all brokers other than 1 for long"
+)
+SEGMENTS = gauge(
+    "seaweedq_segments_owned", "Segments owned by this broker", watch="a value far from the other brokers' for long"
+)
 UNSERVED = gauge(
     "seaweedq_segments_unserved",
-    "Open segments whose owner does not live, or that have none, as this broker knows it",
-    watch="over 0 for a minute: their publishes get 503",
+    "Open segments without a living owner, as far as this broker knows",
+    watch="above 0 for a minute: their publishes get 503",
 )
-TOPICS = gauge("seaweedq_topics", "Topics", watch="more than you created: a publisher's misspelt name")
+TOPICS = gauge("seaweedq_topics", "Topics", watch="more than you created: a publisher misspelt a name")
 UNREADABLE = gauge(
     "seaweedq_unreadable_records",
-    "Records in coordination that this broker has met and cannot read, by kind",
+    "Records in coordination that this broker cannot read, by kind",
     "kind",
     watch="over 0: a newer broker is needed, or coordination is damaged:"
     " [what to do](../operate/coordination.md#records-that-cannot-be-read)",
@@ -120,30 +126,30 @@ UNREADABLE = gauge(
 UNRECOVERED = gauge(
     "seaweedq_journals_unrecovered",
     "Journals of dead brokers that are not recovered yet",
-    watch="over 0 for minutes: the leader's log says why",
+    watch="above 0 for minutes: the leader's log says why",
 )
 UNREACHABLE = gauge(
     "seaweedq_journals_unreachable",
-    "Those of them that this broker has tried and cannot reach: their contents are unknown, and their segments wait",
-    watch="over 0 at all brokers: bring the dead broker's folder back",
+    "Journals of dead brokers that this broker cannot reach; their segments wait",
+    watch="above 0 on all brokers: bring the dead broker's folder back",
 )
 NEEDING_NEWER = gauge(
     "seaweedq_journals_needing_newer",
-    "Those of them that no living broker can read; their segments wait",
+    "Journals of dead brokers that no living broker can read; their segments wait",
     watch="above 0: start a broker of the version that wrote them",
 )
 SUSPICIONS = counter(
     "seaweedq_suspicions_total",
-    "Brokers that this one has reported, since they refused its connections",
+    "Brokers that this one reported because they refused its connections",
     watch="more than [brokers that were killed](../internals/protocol.md#suspicion)",
 )
 REVOCATIONS = counter(
-    "seaweedq_revocations_total", "Leases of other brokers that this one has ended on suspicion", watch="the same"
+    "seaweedq_revocations_total", "Leases of other brokers that this one ended on suspicion", watch="the same"
 )
 OWN_REVOCATIONS = counter(
     "seaweedq_own_revocations_total",
-    "Leases of this process that others have ended while it lived",
-    watch="any: the others cannot connect to it. Look at `advertise_url`, firewalls, sidecars",
+    "Leases of this process that others ended while it was alive",
+    watch="any: the others cannot connect to it. Check `advertise_url`, firewalls and sidecars",
 )
 JOURNALS = (UNRECOVERED, UNREACHABLE, NEEDING_NEWER)
 CLUSTER = (BROKERS, LEADER, RENEWALS, LEVEL, POSSIBLE, TOPICS, SEGMENTS, UNSERVED, UNREADABLE)
@@ -186,67 +192,65 @@ def suspicion_metrics(broker: Broker) -> Iterator[Metric]:
 
 MESSAGES = gauge(
     "seaweedq_messages_per_second",
-    "Messages that this broker's segments take, as averages over windows of so many seconds",
+    "Inbound messages per second of this broker's segments, averaged over windows of this many seconds",
     "window_s",
-    watch="one broker far over the others for long",
+    watch="one broker far above the others for long",
 )
-BYTES = gauge("seaweedq_bytes_per_second", "Bytes that they take, averaged in the same way", "window_s")
+BYTES = gauge("seaweedq_bytes_per_second", "Inbound bytes per second, averaged in the same way", "window_s")
 WITHHELD = counter(
     "seaweedq_reshapes_withheld_total",
-    "At the leader: splits and merges that were left out, since the cluster has max_segments",
+    "On the leader: splits and merges skipped because the cluster has max_segments",
     watch="any increase: delete topics, or raise `max_segments` on all brokers",
 )
 HOT = gauge(
     "seaweedq_hot_segments",
-    "At the leader, of the whole cluster: segments with too much load, most of it from one key; 0 at the others",
-    watch="over 0 for long: [one hot key](../internals/scaling.md#one-hot-key)",
+    "On the leader: segments of the cluster with too much load, most of it from one key. 0 on other brokers",
+    watch="above 0 for long: [one hot key](../internals/scaling.md#one-hot-key)",
 )
 UNDER_WAY = gauge(
     "seaweedq_reshapes_under_way",
-    "Splits, merges and rolls that this broker is carrying out",
+    "Splits, merges and rolls in progress on this broker",
     watch="above 0 for minutes: the store or coordination does not work",
 )
 DONE = counter(
     "seaweedq_reshapes_total",
-    "Splits, merges and rolls that this broker has carried out",
+    "Splits, merges and rolls done by this broker",
     "kind",
     watch="many each hour: [what to do](../operate/operations.md#segments-that-split-and-merge)",
 )
 PAUSE = histogram(
     "seaweedq_reshape_pause_seconds",
-    "Time for which each of them kept its segments from accepting messages, until the successors could",
+    "How long a split, merge or roll kept its segments from accepting messages",
     watch="seconds: the store is slow",
 )
-FILES = counter("seaweedq_retention_files_deleted_total", "Files that retention has deleted")
-PAYLOADS = counter(
-    "seaweedq_retention_payloads_deleted_total", "Payloads that only rows of such files have named, and are deleted"
-)
+FILES = counter("seaweedq_retention_files_deleted_total", "Files deleted by retention")
+PAYLOADS = counter("seaweedq_retention_payloads_deleted_total", "Payloads deleted by retention")
 HELD = gauge(
     "seaweedq_retention_held",
-    "At the leader: 1 where retention takes and deletes nothing for this reason: clock, restored",
+    "On the leader: 1 if retention is suspended for this reason: clock or restored",
     "reason",
     watch="any 1: [what it means](../operate/operations.md#retention)",
 )
 SNAPSHOT_AGE = gauge(
     "seaweedq_snapshot_age_seconds",
-    "At the leader: how long ago the store had all that coordination had, or it began to lead; 0 at the others",
-    watch="over 10 min: what [a loss of coordination](../internals/lost-coordination.md) would cost grows",
+    "On the leader: how long coordination has had changes that no snapshot has. 0 on other brokers",
+    watch="above 10 minutes: [a loss of coordination](../internals/lost-coordination.md) would cost more and more",
 )
-SNAPSHOT_BYTES = gauge("seaweedq_snapshot_bytes", "Size of the last snapshot of coordination that this broker has put")
-SNAPSHOTS = counter("seaweedq_snapshots_total", "Snapshots of coordination that this broker has put into the store")
+SNAPSHOT_BYTES = gauge("seaweedq_snapshot_bytes", "Size of this broker's last snapshot of coordination")
+SNAPSHOTS = counter("seaweedq_snapshots_total", "Snapshots of coordination stored by this broker")
 WORKS = counter(
     "seaweedq_file_works_total",
-    "Imports and writes that this broker has ended, by kind (import, write) and state (done, failed)",
+    "Imports and writes finished by this broker, by kind (import, write) and state (done, failed)",
     "kind",
     "state",
     watch="a rise of `failed`: the [import](http.md#imports) or [write](http.md#writes) says why",
 )
-WORK_ROWS = counter("seaweedq_file_work_rows_total", "Rows of them that became durable at this broker", "kind")
+WORK_ROWS = counter("seaweedq_file_work_rows_total", "Rows of imports and writes made durable by this broker", "kind")
 WORKING = gauge(
     "seaweedq_file_works_under_way",
-    "Imports and writes that this broker works on, or that wait for their turn",
+    "Imports and writes running or queued on this broker",
     "kind",
-    watch="over 2 for long: they wait for one another",
+    watch="above 2 for long: they wait for one another",
 )
 LOAD = (MESSAGES, BYTES, HOT)
 FILE_WORK = (WORKS, WORK_ROWS, WORKING)

@@ -10,15 +10,15 @@ from seaweedq.broker.broker import Broker
 MONTH_S = 730 * 3600
 
 MESSAGES = counter("seaweedq_published_messages_total", "Messages made durable")
-BYTES = counter("seaweedq_published_bytes_total", "Bytes made durable, as they are in the journal")
+BYTES = counter("seaweedq_published_bytes_total", "Bytes made durable, as stored in the journal")
 COMMITS = counter(
     "seaweedq_commits_total",
-    "Group commits made durable, each one fsync or one object",
-    watch="messages per commit show how well they are grouped",
+    "Group commits made durable; each is one fsync or one object",
+    watch="messages per commit show how well grouping works",
 )
 COMMIT_DURATION = histogram(
     "seaweedq_commit_duration_seconds",
-    "Time from the putting together of a group commit until it is durable, or has failed",
+    "Time until a group commit is durable, or has failed",
     "outcome",
     watch="any `failed`; a 99th percentile of `ok` over some fsyncs, or puts of the store",
 )
@@ -29,86 +29,84 @@ FLUSHES = counter(
 )
 FLUSH_DURATION = histogram(
     "seaweedq_flush_duration_seconds",
-    "Time from the encoding of a Parquet file until the store has it, all tries together",
+    "Time to encode and store a Parquet file, including retries",
     "outcome",
     watch="seconds: the store is slow",
 )
 UNRELEASED = gauge(
     "seaweedq_journal_unreleased_bytes",
     "Bytes of journal commits that are still needed",
-    watch="over `journal_max_unreleased_bytes` for long",
+    watch="above `journal_max_unreleased_bytes` for long",
 )
-PUTS = counter("seaweedq_journal_puts_total", "Puts of the object journal, repeated ones too; 0 for other journals")
+PUTS = counter("seaweedq_journal_puts_total", "Puts of the object journal, including retries; 0 for other journals")
 USD = gauge(
     "seaweedq_journal_usd_per_month",
-    "Cost of these puts in a month at the present rate, with put_usd_per_1000 set",
+    "Monthly cost of these puts at the current rate, if put_usd_per_1000 is set",
     watch="more than you want to pay: [the costs](../operate/costs.md)",
 )
-TAILS = gauge("seaweedq_tails", "Segments with messages that are durable in the journal, and not in Parquet yet")
+TAILS = gauge("seaweedq_tails", "Segments with messages that are in no Parquet file yet")
 TAIL_BYTES = gauge(
     "seaweedq_tail_bytes",
-    "Bytes that are durable in the journal, and not in Parquet yet",
+    "Bytes of messages that are in no Parquet file yet",
     watch="above half of the budget for long",
 )
 TAIL_AGE = gauge(
     "seaweedq_tail_oldest_seconds",
-    "How long the oldest of these messages has been durable: by so much Parquet is behind",
-    watch="over `flush_max_age_s` and 15 minutes: the store does not work",
+    "Age of the oldest message that is in no Parquet file yet",
+    watch="above `flush_max_age_s` plus 15 minutes: the store does not work",
 )
 LOG = (MESSAGES, BYTES, COMMITS, COMMIT_DURATION, UNRELEASED, PUTS, USD)
 FILES = (TAILS, TAIL_BYTES, TAIL_AGE, FLUSHES, FLUSH_DURATION)
 
-REQUEST_BYTES = gauge("seaweedq_request_bytes", "Bytes that requests in flight and their answers hold")
+REQUEST_BYTES = gauge("seaweedq_request_bytes", "Bytes held by requests and their answers")
 INCOMPLETE = gauge(
     "seaweedq_incomplete_body_bytes",
-    "Those of them that bodies hold which are still coming",
+    "Bytes held by request bodies that are still arriving",
     watch="at a quarter of the budget for long",
 )
 UNREAD = gauge(
     "seaweedq_unread_answer_bytes",
-    "Those of them that answers hold which clients have not taken yet",
+    "Bytes held by answers that clients have not read yet",
     watch="at a quarter of the budget for long",
 )
 RECOVERY = gauge(
     "seaweedq_recovery_bytes",
-    "Bytes that recoveries of dead brokers' journals hold",
-    watch="over 0 for minutes: a recovery waits for the store",
+    "Bytes held by recoveries of dead brokers' journals",
+    watch="above 0 for minutes: a recovery waits for the store",
 )
-CACHE = gauge("seaweedq_cache_bytes", "Decoded row groups, which give way to all else")
-BUDGET = gauge("seaweedq_memory_budget_bytes", "The memory budget, memory_budget_bytes")
+CACHE = gauge("seaweedq_cache_bytes", "Bytes of cached row groups, which are dropped first")
+BUDGET = gauge("seaweedq_memory_budget_bytes", "Memory budget, from the setting memory_budget_bytes")
 POOL = gauge(
     "seaweedq_pool_waiting",
-    "Calls that wait for a thread of a pool: store reads, store writes, payloads, compute, coordination",
+    "Calls that wait for a thread, by pool",
     "pool",
-    watch="over 0 for long: the store hangs, or coordination, or the machine has too few cores",
+    watch="above 0 for long: the store or coordination hangs, or there are too few cores",
 )
 MEMORY = (REQUEST_BYTES, INCOMPLETE, UNREAD, RECOVERY, CACHE, BUDGET, POOL)
 
 REQUESTS = counter(
     "seaweedq_store_requests_total",
-    "Requests to the store, by operation: S3 charges for create, list and receive as PUT, for read, size, age, open and"
-    " range as GET, and not for delete",
+    "Store requests, by operation. S3 bills create, list and receive as PUT; read, size, age, open and range as GET;"
+    " delete is free",
     "operation",
     watch="[the costs](../operate/costs.md)",
 )
 SENT = counter(
     "seaweedq_store_sent_bytes_total",
-    "Bytes of objects that this broker has sent to the store, by operation; payloads that clients put there themselves"
-    " are not in it",
+    "Bytes sent to the store, by operation, without the payloads that clients upload themselves",
     "operation",
 )
 RECEIVED = counter(
     "seaweedq_store_received_bytes_total",
-    "Bytes of objects that this broker has got from the store, by operation; files that it opens in a folder are not"
-    " in it",
+    "Bytes received from the store, by operation, without files opened in a local folder",
     "operation",
 )
 REQUEST_DURATION = histogram(
     "seaweedq_store_request_duration_seconds",
-    "Time from a request to the store until its answer, by operation; create is a put, open a file's first part",
+    "Duration of store requests, by operation. create is a put, open reads the first part of a file",
     "operation",
     "outcome",
-    watch="any `failed`; the 99th percentile of `create`: publishes to a journal on the store wait for it",
+    watch="any `failed`; the 99th percentile of `create`, for which publishes wait if the journal is in the store",
 )
 STORE = (REQUESTS, SENT, RECEIVED, REQUEST_DURATION)
 
