@@ -26,14 +26,14 @@ TITLE = "seaweedq"
 SUMMARY = "A message queue whose storage is a directory of Parquet files."
 REF = "#/components/schemas/{name}"
 TAGS: Mapping[str, str] = {
-    "topics": "Create, look at, change and delete topics. A publish to a topic that does not exist creates it.",
-    "publish": "Publish messages. An answer of 200 says that they are durable.",
-    "subscriptions": "Consume messages: each subscription keeps what is not acked, and shares it among its consumers.",
+    "topics": "Create, list, change and delete topics. Publishing to an unknown topic creates it.",
+    "publish": "Publish messages. They are durable when the answer is 200.",
+    "subscriptions": "Consume messages. A subscription keeps unacked messages, and shares them among its consumers.",
     "read": "Read messages without a subscription: from an offset, as a stream, or as files.",
-    "uploads": "Upload large payloads, which messages then name. Bytes go to the store itself where it signs URLs.",
-    "imports": "Publish the rows of uploaded files as messages: of one, or of many at once, as a writer's write.",
-    "segments": "Look at a topic's segments; split, merge, roll and move them by hand, as the balancer does.",
-    "access": "Principals and their tokens, where the cluster asks for tokens.",
+    "uploads": "Upload large payloads, to which messages refer. Bytes go to the store itself if it signs URLs.",
+    "imports": "Publish the rows of uploaded files as messages: an import of one file, or a write of many.",
+    "segments": "List a topic's segments; split, merge, roll and move them manually.",
+    "access": "Principals and their tokens, for clusters that require tokens.",
     "cluster": "The cluster's brokers and level; health and metrics of one broker.",
 }
 PATH_PARAMETERS = {

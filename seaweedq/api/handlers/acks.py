@@ -26,8 +26,8 @@ FEW_IDS = 5_000  # are read at once; more in a thread, since 100,000 take 60 ms
 
 
 class AckRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The messages: `ids`, all of a `lease`, or both: what the lease holds of the ids. With `consumer`, only those ids
-    that this consumer had last, and only a lease of its own."""
+    """The messages: `ids`, all of a `lease`, or both, which is what the lease holds of these ids. With `consumer`, only
+    ids that this consumer had last, and only a lease of its own."""
 
     ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_IDS)] | None = None
     lease: LeaseName | None = None
@@ -35,9 +35,12 @@ class AckRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
 
 
 class NackRequest(AckRequest, forbid_unknown_fields=True, omit_defaults=True):
-    """The messages as in an ack, and after how long they come again: null is the subscription's backoff. `reject` sends
-    them to the topic for dead letters; `reason` goes with them. Messages that nobody has `attempted` to handle come
-    again at once, and the delivery does not count as an attempt: neither `delay_s` nor `reject` goes with that."""
+    """The messages, as in an ack, and how soon they come again; null is the subscription's backoff.
+
+    `reject` sends them to the topic for dead letters; `reason` goes with them. With `attempted` false they come again
+    at once, and the delivery does not count as an attempt: use it to give back what was not begun. It excludes
+    `delay_s` and `reject`.
+    """
 
     delay_s: Delay | None = None
     reject: bool = False
@@ -46,15 +49,15 @@ class NackRequest(AckRequest, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class ExtendRequest(AckRequest, forbid_unknown_fields=True, omit_defaults=True):
-    """The messages as in an ack, and when their leases are to end: so many seconds from now; null is the
-    subscription's."""
+    """The messages, as in an ack, and when their leases are to end, in seconds from now; null is the subscription's."""
 
     ack_deadline_s: AckDeadline | None = None
 
 
 class AckAnswer(msgspec.Struct):
-    """`acked` counts the messages that are acked now, durably; `late` those of them whose lease had ended, while nobody
-    else got the message; `unknown` ones are neither leased nor acked."""
+    """`acked` counts messages that are acked durably now, also those that were acked before. `late` counts those of
+    them whose lease had ended, if nobody else got the message. `unknown` ids are neither leased (to this lease or
+    consumer) nor acked."""
 
     acked: int
     late: int
@@ -120,7 +123,7 @@ class Acks:
         f"{SUBSCRIPTION}/nack",
         Action.CONSUME,
         "nackMessages",
-        "Give messages back",
+        "Nack messages",
         mode=HOT,
         timed="nack",
         takes=Takes(NackRequest, {"ids": ["0-17", "0-18"], "delay_s": 10}, required=True),

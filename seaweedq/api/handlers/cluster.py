@@ -251,7 +251,7 @@ async def raise_level(
 
 
 @router.route(
-    "GET", "/healthz", OPEN, "isAlive", "Tell whether the broker lives", answers={200: Health}, shows={"status": "ok"}
+    "GET", "/healthz", OPEN, "isAlive", "Check that the broker is alive", answers={200: Health}, shows={"status": "ok"}
 )
 async def healthz() -> Response:
     """Answers while the process is alive."""
@@ -263,7 +263,7 @@ async def healthz() -> Response:
     "/readyz",
     OPEN,
     "isReady",
-    "Tell whether the broker takes requests",
+    "Check that the broker is ready",
     answers={200: Health},
     shows={"status": "ok"},
 )

@@ -125,7 +125,7 @@ class FetchServices:
 FetchDep = Annotated[FetchServices, given(FetchServices)]
 _WAIT = query(
     "wait_s",
-    "seconds to wait for a message where there is none yet, or a duration such as 500ms",
+    "how long to wait for a message if there is none yet, in seconds or with a unit: 500ms",
     {"anyOf": [{"type": "number", "minimum": 0, "maximum": MAX_WAIT_S}, TEXTS["s"]], "default": 0},
     partial(seconds, what="wait_s", high=MAX_WAIT_S),
     "0",
@@ -133,7 +133,7 @@ _WAIT = query(
 )
 _EXPIRED = query(
     "expired",
-    "whether messages that have expired are left out, or returned as well",
+    "`keep` also returns expired messages",
     {"type": "string", "enum": list(EXPIRED), "default": "skip"},
     partial(choice, what="expired", allowed=EXPIRED),
     "skip",
@@ -158,7 +158,7 @@ async def fetch(
     topic: PathTopic,
     segment: PathSegment,
     offset: Annotated[int, integer("offset", 0, MAX_NUMBER, "the first offset wanted; the segment's end is valid", 0)],
-    limit: Annotated[int, integer("limit", 1, MAX_LIMIT, "messages at most", 1000)],
+    limit: Annotated[int, integer("limit", 1, MAX_LIMIT, "maximum number of messages", 1000)],
     wait_s: Annotated[float, _WAIT],
     expired: Annotated[str, _EXPIRED],
 ) -> Response:

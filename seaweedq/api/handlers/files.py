@@ -110,7 +110,7 @@ _AFTER_FILE = query(
     f"{TOPIC}/offsets",
     Action.DESCRIBE,
     "findOffsets",
-    "Find the offsets of a time",
+    "Find the offsets at a time",
     answers={200: OffsetsAnswer},
     refuses=(400, 404, 409),
     shows={"offsets": {"0": 48211}},
@@ -149,7 +149,7 @@ async def topic_files(
     topic: PathTopic,
     most: Annotated[int, integer("page_size", LEAST, MOST, "objects of the store that a page looks at", MOST)],
     after: Annotated[Place | None, _AFTER_FILE],
-    segment: Annotated[int | None, integer("segment", 0, MAX_NUMBER, "files of this segment alone")],
+    segment: Annotated[int | None, integer("segment", 0, MAX_NUMBER, "only the files of this segment")],
 ) -> Response:
     """Lists the topic's files that have rows, a page at a time, so that a reader can plan without opening any.
 

@@ -57,7 +57,7 @@ class ImportRequest(Struct, forbid_unknown_fields=True):
 
 
 class ImportRows(Struct):
-    """Rows of the file in one segment; those of others may lie between the first offset and the last."""
+    """Rows of the file in one segment. Other messages may lie between the first offset and the last."""
 
     segment: int
     first_offset: int
@@ -66,7 +66,7 @@ class ImportRows(Struct):
 
 
 class ImportProblemAnswer(Struct):
-    """The reason for which an import has failed: the problem that its POST answers with."""
+    """The problem of a failed import, with which its POST is answered."""
 
     type: str
     title: str
@@ -189,7 +189,7 @@ Services = Annotated[ImportServices, given(ImportServices)]
 async def import_upload(
     services: Services,
     topic: PathTopic,
-    wait_s: Annotated[int, integer("wait_s", 0, MAX_WAIT_S, "seconds to wait for its end", WAIT_S)],
+    wait_s: Annotated[int, integer("wait_s", 0, MAX_WAIT_S, "how long to wait for the end, in seconds", WAIT_S)],
     asked: Annotated[ImportRequest, body(ImportRequest, _EXAMPLE, required=True)],
 ) -> Response:
     """Publishes every row of an uploaded file as a message: 200 once all are durable, 202 while the import runs.
@@ -247,7 +247,7 @@ async def put_write(
     topic: PathTopic,
     writer: PathWriter,
     number: str,
-    wait_s: Annotated[int, integer("wait_s", 0, MAX_WAIT_S, "seconds to wait for its end", WAIT_S)],
+    wait_s: Annotated[int, integer("wait_s", 0, MAX_WAIT_S, "how long to wait for the end, in seconds", WAIT_S)],
     asked: Annotated[WriteRequest, body(WriteRequest, _WRITE, required=True)],
 ) -> Response:
     """Publishes every row of the uploaded files as a message, once for this number of the writer, whichever uploads a

@@ -128,8 +128,8 @@ class PrincipalList(Struct, omit_defaults=True):
 
 
 class CallerAnswer(Struct):
-    """The caller; `principal` is null where it is anonymous. `grants` are lists of which each must allow what it
-    does: the principal's, then those that narrow its token."""
+    """The caller. `principal` is null if it is anonymous. Each of the lists in `grants` must allow a request: the
+    principal's, and those that narrow its token."""
 
     principal: str | None
     token: str | None
@@ -188,7 +188,7 @@ PathPrincipal = Annotated[str, Depends(_principal)]
     "/v1/whoami",
     KNOWN,
     "whoAmI",
-    "Show whose token it is, and its rights",
+    "Show the caller and its rights",
     answers={200: CallerAnswer},
     shows=_CALLER,
 )

@@ -69,7 +69,7 @@ router = Router("publish")
 
 
 class SegmentRows(msgspec.Struct):
-    """Where some of the request's messages went."""
+    """The segment and offsets of some of the request's messages."""
 
     segment: int
     first_offset: int
@@ -77,8 +77,8 @@ class SegmentRows(msgspec.Struct):
 
 
 class PublishAnswer(msgspec.Struct):
-    """Everything is durable. `ids` in the order of the request, of Arrow where they are asked for; `duplicate`: nothing
-    new was stored."""
+    """Everything is durable. `ids` are in the order of the request; for Arrow they are there if asked for. `duplicate`:
+    nothing new was stored."""
 
     count: int
     segments: list[SegmentRows]
@@ -113,13 +113,13 @@ _PARAMETERS = (
     {
         "name": "format",
         "in": "query",
-        "description": "the format that the topic is known to have: of another format it takes nothing",
+        "description": "refuse the request if the topic has another format",
         "schema": {"type": "string", "enum": ["json", "bytes", "typed"]},
     },
     {
         "name": "ids",
         "in": "query",
-        "description": "Arrow: answer with the ids of the rows, as for messages of the other kinds",
+        "description": "Arrow: return the ids of the rows, too",
         "schema": {"type": "boolean"},
     },
     {
@@ -137,7 +137,7 @@ _PARAMETERS = (
     {
         "name": "Producer-Sequence",
         "in": "header",
-        "description": "of the request's first message; rises by one a message",
+        "description": "number of the request's first message; rises by one per message",
         "schema": {"type": "integer", "minimum": 0, "maximum": MAX_SEQUENCE},
     },
 )

@@ -135,8 +135,8 @@ class PullRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
 
 
 class PullAnswer(msgspec.Struct):
-    """Messages that are leased to the consumer now, under the name `lease`; none, and null, when the wait has ended.
-    `attempt` counts their deliveries."""
+    """Messages that are leased to the consumer now, under the name `lease`. When the wait is over there are none, and
+    `lease` is null. `attempt` counts their deliveries."""
 
     lease: str | None
     messages: list[Message]

@@ -18,8 +18,8 @@ router = Router("cluster")
 
 
 class RebuildRequest(Struct, forbid_unknown_fields=True):
-    """With `dry_run` nothing is changed, and the answer is the plan. `without_journals` are brokers whose journals
-    cannot be read, and may be lost. `without_tokens` leaves out principals and tokens."""
+    """With `dry_run` nothing changes, and the answer is the plan. `without_journals` are brokers whose unreadable
+    journals may be lost. `without_tokens` drops principals and tokens."""
 
     dry_run: bool = False
     without_journals: Annotated[list[Annotated[str, Meta(max_length=MAX_NAME)]], Meta(max_length=MAX_JOURNALS)] = []

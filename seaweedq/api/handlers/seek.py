@@ -35,8 +35,8 @@ Offsets = Annotated[dict[SegmentNumber, Offset], Meta(min_length=1, max_length=M
 
 
 class SeekTo(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One of: the first message whose `timestamp` reaches this (RFC 3339, with an offset); `offsets` by segment, while
-    other segments stay where they are."""
+    """One of: the first message whose `timestamp` reaches this (RFC 3339, with an offset), or `offsets` by segment;
+    other segments stay."""
 
     timestamp: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
     offsets: Offsets | UnsetType = UNSET
@@ -59,8 +59,8 @@ class SoughtSegment(Struct, rename={"from_": "from"}):
 
 
 class SeekAnswer(Struct):
-    """All segments that the seek moved; of those in `moved` retention had taken what was wanted. A repetition that
-    another dispatcher answers names no segments."""
+    """The segments that the seek moved. Those in `moved` begin later than asked for, because retention had deleted
+    messages. A repeat that another dispatcher answers has no segments."""
 
     id: str
     segments: list[SoughtSegment]
@@ -92,7 +92,7 @@ SeekDep = Annotated[SeekServices, given(SeekServices)]
     f"{SUBSCRIPTION}/seek",
     Action.SUBSCRIBE,
     "seekSubscription",
-    "Move a subscription in time",
+    "Move a subscription to another position",
     answers={200: SeekAnswer},
     refuses=(*OF_BODIES, 404, 409, 416, TooManySegments),
     shows={"id": "9f2c", "segments": [{"segment": 0, "from": 180, "to": 17}], "moved": []},

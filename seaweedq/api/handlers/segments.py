@@ -109,8 +109,8 @@ class SegmentAnswer(Struct):
 class OneSegment(Struct):
     """A segment by itself, also one that retention has removed: `state` is open, sealed or removed.
 
-    One that has `ended` gets no more messages: whoever has read it up to `end_offset` goes on with its `successors`,
-    each from 0. Messages below `start_offset` are gone.
+    One that has `ended` gets no more messages: after its `end_offset` a reader goes on with its `successors`, each from
+    0. Messages below `start_offset` are gone.
     """
 
     id: int
@@ -130,9 +130,9 @@ class OneSegment(Struct):
 
 
 class SegmentMap(Struct, omit_defaults=True):
-    """All segments of a topic, by id; `unreadable` has the ids of those that need a newer broker, if there are any.
+    """All segments of a topic, by id. `unreadable` has the ids of those that need a newer broker, if there are any.
 
-    `now` is the time of the cluster: messages whose `_expires` it has reached have expired.
+    `now` is the cluster's time: messages whose `_expires` it has reached have expired.
     """
 
     segments: list[SegmentAnswer]
@@ -374,8 +374,8 @@ class CellAnswer(Struct, omit_defaults=True):
 
 
 class HistoryAnswer(Struct):
-    """The cells of a topic in the order of time; what has no cell took nothing. The `leader` has recorded all from
-    `from` to `until`: an hour at most, and less behind a change of leader."""
+    """The cells of a topic, in the order of time. A range without load has no cell. The `leader` has recorded
+    everything from `from` to `until`: an hour at most, and less after a change of leader."""
 
     since: datetime = msgspec.field(name="from")
     until: datetime
@@ -436,7 +436,7 @@ async def history(
         query("since", "RFC 3339, with an offset, or how long ago: 5m; an hour before `until` by default", TIME),
     ],
     until: Annotated[str | None, query("until", "RFC 3339, with an offset, or how long ago: 5m; now by default", TIME)],
-    most: Annotated[int, integer("cells", FEWEST, MOST, "at most so many; they become coarser for it", CELLS)],
+    most: Annotated[int, integer("cells", FEWEST, MOST, "maximum number of cells", CELLS)],
 ) -> Response:
     """Returns the load of each range of key hashes in the last hour, in cells of ten seconds or longer.
 
@@ -492,7 +492,7 @@ class MergeRequest(Struct, forbid_unknown_fields=True):
 
 
 class MoveRequest(Struct, forbid_unknown_fields=True):
-    """The broker that is to own the segment: its id, or its given name where no other living broker has that name."""
+    """The new owner: a broker's id, or its name if no other living broker has that name."""
 
     to: Annotated[str, Meta(min_length=1, max_length=127)]
 

@@ -223,7 +223,7 @@ class SubscriptionAnswer(Struct):
 
 
 class SubscriptionList(Struct):
-    """All subscriptions of a topic; `unreadable` names those that need a newer broker, where there are any."""
+    """All subscriptions of a topic. `unreadable` has the names of those that need a newer broker, if there are any."""
 
     subscriptions: list[SubscriptionAnswer]
     unreadable: list[str] | UnsetType = UNSET
@@ -237,7 +237,8 @@ class SubscriptionName(Struct):
 
 
 class SubscriptionNames(Struct, omit_defaults=True):
-    """One page; `next_page_token` is there if more follow, `unreadable` if some of this page need a newer broker."""
+    """One page of subscriptions. `next_page_token` is there if more follow, `unreadable` if some of this page need a
+    newer broker."""
 
     subscriptions: list[SubscriptionName]
     unreadable: list[SubscriptionName] | UnsetType = UNSET

@@ -133,7 +133,7 @@ async def list_tokens(
     request: RequestDep,
     size: Annotated[int, integer("page_size", 1, MAX_PAGE, "tokens in an answer", MAX_PAGE)],
     after: PageToken,
-    principal: Annotated[str | None, query("principal", "those of one alone", {"type": "string"})],
+    principal: Annotated[str | None, query("principal", "only the tokens of this principal", {"type": "string"})],
 ) -> Response:
     """Lists tokens by id, a page at a time: with the right to access all of them, else the caller's own and those that
     came of it."""
@@ -182,7 +182,7 @@ async def create_token(
     "/v1/tokens/{token}",
     KNOWN,
     "getToken",
-    "Get a token's facts",
+    "Get a token",
     answers={200: TokenAnswer},
     refuses=(404,),
     shows=_SHOWN,

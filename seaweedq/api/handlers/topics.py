@@ -48,7 +48,7 @@ from seaweedq.segments.schema import encode_fields, parse_schema
 
 
 class ScalingRequest(Struct, forbid_unknown_fields=True):
-    """When segments split and merge by themselves; null is the default. Targets are of one segment."""
+    """When segments split and merge automatically; null is the default. Targets are per segment."""
 
     target_messages_per_s: Target | UnsetType | None = UNSET
     target_bytes_per_s: Target | UnsetType | None = UNSET
@@ -86,9 +86,13 @@ Grace = Annotated[float, Meta(ge=60, le=604_800)]
 
 
 class RetentionRequest(Struct, forbid_unknown_fields=True):
-    """Which messages are kept; null is no bound. `keep_unread`: age and size never take what a subscription has not
-    acked. `delete_read`: what all subscriptions (at least one) have acked goes. `grace_s`: how long files stay when
-    their messages were taken; null is the brokers' setting."""
+    """Which messages are kept; null is no bound.
+
+    - `max_age_s` and `max_bytes` delete the oldest files.
+    - `keep_unread`: these two delete nothing that a subscription has not acked.
+    - `delete_read`: delete what all subscriptions (at least one) have acked.
+    - `grace_s`: how long deleted files stay for readers; null is the brokers' setting.
+    """
 
     max_age_s: Age | UnsetType | None = UNSET
     max_bytes: Bytes | UnsetType | None = UNSET
@@ -110,8 +114,8 @@ class RetentionAnswer(Struct):
 
 
 class PreviewAnswer(Struct):
-    """The amounts that a retention would take now: files, their stored bytes, their messages, and how many of these
-    some subscription has not acked, by the last checkpoints of the cursors, which retention itself goes by."""
+    """What a retention would delete now: files, their stored bytes, their messages, and how many of these some
+    subscription has not acked, by the last checkpoints of the cursors."""
 
     files: int
     bytes: int
@@ -143,7 +147,7 @@ FieldName = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class FlushRequest(Struct, forbid_unknown_fields=True):
-    """When buffered messages become a file; null is the broker's own setting."""
+    """When buffered messages become a file; null is the broker's setting."""
 
     max_bytes: Annotated[int, Meta(ge=65_536, le=64 * 1024 * 1024)] | UnsetType | None = UNSET
     min_bytes: Annotated[int, Meta(ge=0, le=64 * 1024 * 1024)] | UnsetType | None = UNSET
@@ -151,7 +155,7 @@ class FlushRequest(Struct, forbid_unknown_fields=True):
 
 
 class TopicLimitsRequest(Struct, forbid_unknown_fields=True):
-    """How much all who use a topic may do together, in the whole cluster: rates are each second; null is no bound."""
+    """Limits over all users of a topic, in the whole cluster. Rates are per second; null is no limit."""
 
     requests: Rate | UnsetType = UNSET
     messages: Rate | UnsetType = UNSET
@@ -294,8 +298,8 @@ TRIES = 3  # of a PUT whose topic is deleted meanwhile
 
 
 class TopicBounds(Struct):
-    """How large a message of the topic may be, and the payload of an upload, in bytes; and how many uploads may be open
-    for writes. By this broker's settings, and for payloads the topic's own."""
+    """The largest message and the largest payload of the topic, in bytes, and the number of uploads that may be open
+    for writes: by this broker's settings, and for payloads by the topic's own limit."""
 
     max_message_bytes: int
     max_payload_bytes: int
@@ -350,8 +354,8 @@ class TopicSummary(Struct):
 
 
 class TopicList(Struct, omit_defaults=True):
-    """One page; `next_page_token` is there if more topics follow, `unreadable` if topics of this page need a newer
-    broker: it has their names."""
+    """One page of topics. `next_page_token` is there if more follow. `unreadable` has the names of this page's topics
+    that need a newer broker."""
 
     topics: list[TopicSummary]
     unreadable: list[str] | UnsetType = UNSET

@@ -78,8 +78,9 @@ class PartsRequest(Struct, forbid_unknown_fields=True):
 
 
 class UploadAnswer(Struct):
-    """A new upload. The bytes go to `url` with this method and exactly these headers. If it has `parts`, each has a URL
-    of its own, asked for by number, and all but the last have `part_bytes`. It can be published until `expires_at`."""
+    """A new upload. Send the bytes to `url` with this method and exactly these headers. If it has `parts`, each part
+    has a URL of its own, requested by number; all but the last have `part_bytes`. It can be published until
+    `expires_at`."""
 
     upload_id: str
     expires_at: datetime

@@ -64,7 +64,7 @@ _PARAMETERS = (
     {
         "name": "max_in_flight",
         "in": "query",
-        "description": "so many messages of the stream may be unacked",
+        "description": "maximum number of unacked messages of the stream",
         "schema": {"type": "integer", "minimum": 1, "maximum": LARGEST_IN_FLIGHT, "default": MAX_IN_FLIGHT},
     },
     LAST_ID,
