@@ -44,19 +44,17 @@ PANELS = {
     },
     "Brokers": {
         "cluster": _Command("cluster", "app", "Show the brokers; show and raise the cluster's level."),
-        "doctor": _Command("doctor", "doctor", "Look at what a broker needs, and at brokers that run.", cut_off=1),
+        "doctor": _Command("doctor", "doctor", "Check what a broker needs, and running brokers.", cut_off=1),
         "bench": _Command("bench", "bench", "Measure publishing, and delivery to consumers."),
     },
     "Topics": {
         "topic": _Command("topic.topic", "app", "Create, change, show and delete topics; change their segments."),
         "top": _Command("top", "top", "Show the busiest topics and segments, live."),
-        "subscription": _Command("subscription", "app", "Create, show, watch, seek, pause and delete them."),
+        "subscription": _Command("subscription", "app", "Create, show, watch, seek, pause and delete subscriptions."),
         "dead-letters": _Command("dead_letters", "app", "List dead letters, and publish them again."),
     },
     "Messages": {
-        "publish": _Command(
-            "publish", "publish", "Publish the records of a file or of stdin; or whole files.", cut_off=1
-        ),
+        "publish": _Command("publish", "publish", "Publish records from a file or stdin, or whole files.", cut_off=1),
         "pull": _Command("pull", "pull", "Print a subscription's messages, and ack them."),
         "sql": _Command("sql", "sql", "Run SQL over topics, complete to the last message."),
         "import": _Command("import_file", "import_file", "Publish each row of a file, all of them or none."),

@@ -94,7 +94,8 @@ class UploadReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReferenceEnvelope(msgspec.Struct, forbid_unknown_fields=True):
-    """A message of a json or bytes topic that has a payload in the store, and no value."""
+    """A message of a json or bytes topic that has a payload in the store, and no value. Its key is `key`, whatever the
+    topic's `key_field` is."""
 
     reference: UploadReference
     key: str | None = None

@@ -133,8 +133,8 @@ class SubscriptionStreamRoute:
         these.
 
         A WebSocket gets `{"messages": [...], "lease": "..."}` for each batch. The client sends `{"ack": {"ids":
-        ["0-17"]}}`, or `nack` or `extend`, each with the body of the request of that name, and gets their answers in
-        the same order. When the WebSocket closes, its leases end at once, and count as an attempt.
+        ["0-17"]}}`, or `nack` or `extend`, each with the body of the request of that name, and gets their answers, or
+        `{"error": {...}}`, in the same order. When it closes, its leases end at once, and count as an attempt.
 
         A request without a token needs the header `Seaweedq-Client`, with any value, unless it is a WebSocket or of a
         page of this origin.
