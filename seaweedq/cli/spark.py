@@ -10,12 +10,13 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, counted, printable, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, counted, duration, one_line, printable, say
 from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_json, say_table
 from seaweedq.errors import MissingExtra, SeaweedqError
 from seaweedq.extras import needs
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from seaweedq.spark.jobs.audit import AuditedSegment, AuditedTopic
+    from seaweedq.spark.jobs.generation_job import Added, Target
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,6 +33,11 @@ app = typer.Typer(
 )
 AUDIT = """Examples: seaweedq spark audit flights · seaweedq spark audit flights --master spark://host:7077 ·
 seaweedq spark audit flights --store s3://bucket/prefix --conf spark.executor.memory=4g"""
+EXPORT = """Examples: seaweedq spark export flights --to /srv/flights ·
+seaweedq spark export flights --to s3a://bucket/flights --partition-by carrier --sort _timestamp"""
+COMPACT = """Examples: seaweedq spark compact flights --to /srv/newest ·
+seaweedq spark compact orders --to /srv/orders --deleted-where "status = 'cancelled'" ·
+seaweedq spark compact orders --to /srv/customers --key customer --order-by _timestamp"""
 LOOKS_S = 0.2
 Master = Annotated[
     str | None,
@@ -43,6 +50,20 @@ StorageOptions = Annotated[
     str | None,
     typer.Option(metavar="JSON", help="Options of fsspec, by which files are read; by default those of boto."),
 ]
+
+To = Annotated[
+    str,
+    typer.Option(
+        metavar="DIR", help="Folder of the generations: a path that all of Spark sees, or s3a://BUCKET/FOLDER."
+    ),
+]
+PartitionBy = Annotated[
+    str, typer.Option(metavar="COLUMNS", help="Columns, separated by commas, whose values are subfolders.")
+]
+Sort = Annotated[
+    str, typer.Option(metavar="COLUMNS", help="Columns, separated by commas, by which each file is sorted.")
+]
+Keep = Annotated[float, duration("How long what is superseded, or was left behind by a killed job, stays.", least=0)]
 
 
 @contextmanager
@@ -181,3 +202,107 @@ def _facts(topic: str, done: "AuditedTopic") -> dict[str, Any]:
             for one in done.segments
         ],
     }
+
+
+@app.command(epilog=EXPORT)
+def export(
+    topic: Topic,
+    to: To,
+    partition_by: PartitionBy = "",
+    sort: Sort = "",
+    keep: Keep = 3600,
+    skip_lost: Annotated[
+        bool, typer.Option("--skip-lost", help="Go on behind rows that retention took before they were exported.")
+    ] = False,
+    storage_options: StorageOptions = None,
+    master: Master = None,
+    conf: Conf = None,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Export a topic to Parquet files: each run adds what is new since the last one, each message once.
+
+    Read it with `seaweedq.spark.read_generation`. Exit code 0: added, or nothing was new. 1: it failed, another job was
+    faster, or retention took rows unread; the folder is as before. 2: usage, or Spark cannot run here.
+    """
+    with running("export", master, conf) as spark, _usable():
+        from seaweedq.spark.jobs.export import export as exported
+
+        target = _target(to, partition_by, sort, keep, storage_options)
+        added = exported(spark, topic, url, target, skip_lost)
+    _say_added(added, output)
+
+
+@app.command(epilog=COMPACT)
+def compact(
+    topic: Topic,
+    to: To,
+    key: Annotated[
+        str, typer.Option(metavar="COLUMNS", help="Columns of the key. One other than _key needs --order-by.")
+    ] = "_key",
+    order_by: Annotated[
+        str, typer.Option(metavar="COLUMNS", help="Columns by which a key's rows are ordered, before their offsets.")
+    ] = "",
+    deleted_where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="Leave out keys whose newest row meets this condition.")
+    ] = None,
+    partition_by: PartitionBy = "",
+    sort: Sort = "",
+    keep: Keep = 3600,
+    storage_options: StorageOptions = None,
+    master: Master = None,
+    conf: Conf = None,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Write the newest message of each key to Parquet files, as a whole new generation.
+
+    A key is left out if its newest message is a tombstone (null), has expired, or meets --deleted-where; messages
+    without a key are counted. Read it with `seaweedq.spark.read_generation`. Exit codes are those of `export`.
+    """
+    with running("compact", master, conf) as spark, _usable():
+        from seaweedq.spark.jobs.compact import Rules
+        from seaweedq.spark.jobs.compact import compact as compacted
+
+        target = _target(to, partition_by, sort, keep, storage_options)
+        rules = Rules(_names(key), _names(order_by), deleted_where)
+        added = compacted(spark, topic, url, target, rules)
+    _say_added(added, output)
+
+
+@contextmanager
+def _usable() -> Iterator[None]:
+    """Turns what a job cannot be asked for into an error of usage."""
+    try:
+        yield
+    except ValueError as error:
+        raise typer.BadParameter(one_line(error)) from None
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _target(to: str, partition_by: str, sort: str, keep_s: float, storage_options: str | None) -> "Target":
+    from seaweedq.spark.jobs.generation_job import Target
+
+    storage = storage_of(storage_options) if storage_options else None
+    return Target(to, _names(partition_by), _names(sort), keep_s, storage)
+
+
+def _say_added(added: "Added", output: str) -> None:
+    if output == JSON:
+        say_json(asdict(added))
+        return
+    for lost in added.lost:
+        complain(f"retention has taken unread, and was skipped: {lost}")
+    if added.generation is None:
+        say(printable(f"topic {added.topic}: nothing is new in it; {added.to} is as it was"))
+        return
+    text = f"topic {added.topic}: {counted(added.rows, 'row')} of {added.read:,} read are generation {added.generation}"
+    text += f" of {added.to}"
+    if added.without_key:
+        text += f"; {counted(added.without_key, 'message')} had no key"
+    if added.removed:
+        text += f"; removed {counted(len(added.removed), 'older thing')}"
+    say(printable(text))

@@ -120,17 +120,27 @@ def read_topic(
         known = client.run(with_removed(topic, answer["segments"], starting, ending, segments))
         begin, end = (client.run(bounds_by_segment(topic, known, bound)) for bound in (starting, ending))
         chosen = plan(known, begin, end, segments, tail=tail == "read")
-        schema = spark_schema_of(table_schema(facts))
-        first = {each["id"]: name for each in known if (name := each.get("start_file"))}  # brokers of before have none
-        frame = _files(spark, facts["path"], schema, chosen, first)
-        fetch = Fetch(where, topic, dict(headers or {}))
-        batches, rest = fetch_tail(client, topic, chosen.tail)
-    if batches:
-        frame = frame.unionByName(spark.createDataFrame(pa.Table.from_batches(batches), schema))
-    if rest:
-        frame = frame.unionByName(_by_executors(spark, fetch, rest, schema))
+        frame = planned_frame(spark, client, Fetch(where, topic, headers or {}), facts, known, chosen)
     as_of = expiry_time(answer, expired)
     return frame.where(unexpired(as_of)) if as_of else frame
+
+
+def planned_frame(
+    spark: "SparkSession",
+    client: Client,
+    fetch: "Fetch",
+    facts: Mapping[str, Any],
+    known: Sequence[Mapping[str, Any]],
+    chosen: TablePlan,
+) -> "DataFrame":
+    """Returns the planned rows of a topic, expired or not, given the topic as a broker shows it and its segments."""
+    schema = spark_schema_of(table_schema(facts))
+    first = {each["id"]: name for each in known if (name := each.get("start_file"))}  # brokers of before have none
+    frame = _files(spark, facts["path"], schema, chosen, first)
+    batches, rest = fetch_tail(client, fetch.topic, chosen.tail)
+    if batches:
+        frame = frame.unionByName(spark.createDataFrame(pa.Table.from_batches(batches), schema))
+    return frame.unionByName(_by_executors(spark, fetch, rest, schema)) if rest else frame
 
 
 def _frame_of_store(
@@ -164,14 +174,14 @@ class Fetch:
     """Fetches ranges of rows on an executor."""
 
     def __init__(self, url: str | Sequence[str], topic: str, headers: Mapping[str, str]) -> None:
-        self._url, self._topic, self._headers = url, topic, dict(headers)
+        self._url, self.topic, self._headers = url, topic, dict(headers)
 
     def __call__(self, ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of ranges (segment, start, end)."""
         with Client(self._url, headers=self._headers) as client:
             for batch in ranges:
                 for each in batch.to_pylist():
-                    for rows in client.read_segment(self._topic, each["segment"], each["start"], each["end"], "keep"):
+                    for rows in client.read_segment(self.topic, each["segment"], each["start"], each["end"], "keep"):
                         yield _plain(rows)
 
 

@@ -1,0 +1,195 @@
+"""compact beside a plain reference in Python: over drawn histories of many keys, and over a topic that was split,
+merged, and shortened by retention."""
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from seaweedq import Client
+from seaweedq.client.core.table import SEGMENT
+from seaweedq.errors import TopicNotFound
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.spark import read_generation
+from seaweedq.spark.compat import spark_schema_of
+from seaweedq.spark.jobs.compact import Rules, compact, compacted
+from seaweedq.spark.jobs.generation_job import Snapshot, Target
+from tests.support.processes.bounded_client import wait_for
+from tests.support.processes.broker_process import BrokerProcess
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+REFERENCE = {"uri": "file:///p", "size": 1, "content_type": None, "sha256": "0" * 64}
+Row = Mapping[str, Any]
+
+
+def reference(
+    rows: Iterable[Row], now: datetime, key: Sequence[str] = ("_key",), order_by: Sequence[str] = ()
+) -> dict[tuple[int, int], Any]:
+    """The newest row of each key, by its position: the value."""
+    newest: dict[tuple[Any, ...], tuple[Any, Row]] = {}
+    for row in rows:
+        of = tuple(row[name] for name in key)
+        place = (*((row[name] is not None, row[name]) for name in order_by), row["segment"], row["_offset"])
+        if None not in of and (of not in newest or newest[of][0] < place):
+            newest[of] = (place, row)
+    return {
+        (row["segment"], row["_offset"]): row["value"]
+        for _, row in newest.values()
+        if not (row["_expires"] and row["_expires"] <= now)
+        and (row["_reference"] is not None or row["value"] not in (None, "null"))
+    }
+
+
+def found(frame: Any) -> dict[tuple[int, int], Any]:
+    rows = frame.collect()
+    positions = {(row.segment, row["_offset"]): row.value for row in rows}
+    assert len(positions) == len(rows)
+    return positions
+
+
+def drawn(count: int, keys: int, seed: int) -> list[dict[str, Any]]:
+    """Rows of six segments, in any order: a key may be in several, as after splits."""
+    draw = random.Random(seed)
+    return [
+        {
+            "_offset": at * 3,
+            "_timestamp": NOW - timedelta(seconds=draw.randrange(5)),
+            "_key": draw.choice([f"k{draw.randrange(keys)}", f"k{draw.randrange(keys)}", "", None]),
+            "_headers": draw.choice([None, {"a": str(at)}]),
+            "_expires": draw.choice([None, None, NOW, NOW + timedelta(microseconds=1), NOW - timedelta(days=1)]),
+            "_reference": draw.choice([None, None, REFERENCE]),
+            "value": draw.choice(["null", None, '"null"', f"{at}"]),
+            "segment": draw.randrange(6),
+        }
+        for at in draw.sample(range(count), count)
+    ]
+
+
+def frame_of(spark: Any, rows: list[dict[str, Any]]) -> Any:
+    schema = spark_schema_of(Layout.from_format(Format.JSON).table.append(SEGMENT))
+    return spark.createDataFrame([tuple(row[name] for name in schema.names) for row in rows], schema)
+
+
+HERE = Snapshot({"format": "json"}, (), {}, {}, (), NOW)
+
+
+@pytest.mark.parametrize(
+    ("key", "order_by"), [(("_key",), ()), (("_key",), ("_timestamp",)), (("value", "segment"), ("_expires", "_key"))]
+)
+@pytest.mark.long
+def test_the_newest_of_many_drawn_histories(spark: Any, key: tuple[str, ...], order_by: tuple[str, ...]) -> None:
+    seed = random.randrange(10**6)
+    rows = drawn(4000, 700, seed)
+    kept = found(compacted(frame_of(spark, rows), HERE, Rules(key, order_by)))
+    assert kept == reference(rows, NOW, key, order_by), f"seed {seed}"
+    assert len(kept) > 100
+
+
+def split(broker: BrokerProcess, segment: int) -> None:
+    assert httpx.post(f"{broker.url}/v1/topics/t/segments/{segment}/split", trust_env=False).status_code == 200
+
+
+def merge(broker: BrokerProcess, one: int, other: int) -> None:
+    path = f"{broker.url}/v1/topics/t/segments/{one}/merge"
+    assert httpx.post(path, json={"with": other}, trust_env=False).status_code == 200
+
+
+def test_a_topic_that_was_split_and_merged(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
+    """Tombstones, messages that expire, and messages without a key, in files and in no file yet."""
+    with Client(broker.url) as client:
+        client.create_topic("c", initial_segments=1)
+        for part in range(3):
+            client.publish("c", [{"key": f"k{n % 9}", "value": {"n": n + 9 * part}} for n in range(9)])
+            client.publish("c", [{"key": f"k{part}", "value": None}, {"value": "without"}])
+            if part < 2:
+                client.flush("c")
+                path = f"{broker.url}/v1/topics/c/segments/"
+                if part == 0:
+                    assert httpx.post(f"{path}0/split", trust_env=False).status_code == 200
+        client.publish("c", {"key": "k8", "value": "gone soon", "expires_in_s": 0.001})
+        rows = client.read_table("c", live=True, expired="keep").to_pylist()
+    added = compact(spark, "c", broker.url, Target(str(tmp_path)), Rules())
+    kept = read_generation(spark, str(tmp_path))
+    assert found(kept) == reference(rows, datetime.now(UTC) + timedelta(days=1))
+    assert {row["_key"] for row in kept.collect()} == {f"k{n}" for n in range(9)} - {"k2", "k8"}
+    assert (added.generation, added.read, added.rows, added.without_key) == (1, len(rows), 7, 3)
+
+
+@pytest.mark.long
+def test_a_topic_whose_oldest_segments_are_gone(
+    spark: Any, broker_process: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    """Retention has shortened the lineage: that of a key's newest row may be shorter than that of an older one."""
+    broker = broker_process()
+    with Client(broker.url) as client:
+        client.create_topic("t", initial_segments=2)
+
+        def publish(part: int) -> None:
+            client.publish("t", [{"key": f"k{n % 20}", "value": 20 * part + n} for n in range(20)])
+            client.flush("t")
+
+        publish(0)
+        split(broker, 0)
+        publish(1)
+        split(broker, 1)
+        publish(2)
+        merge(broker, 2, 3)
+        publish(3)
+        to = Target(str(tmp_path))
+        assert compact(spark, "t", broker.url, to, Rules()).rows == 20
+        first = found(read_generation(spark, str(tmp_path)))
+        client.update_topic("t", retention={"max_bytes": 1})
+        broker.terminate()
+        broker.start()  # a leader's first round is at once
+        wait_for(lambda: client.topic("t")["start_offsets"].keys() >= {f"{n}" for n in range(6)})
+        client.publish("t", [{"key": f"k{n}", "value": None if n % 2 else n} for n in range(6)])
+        rows = client.read_table("t", live=True).to_pylist()
+    added = compact(spark, "t", broker.url, to, Rules())
+    second = read_generation(spark, str(tmp_path))
+    assert found(second) == reference(rows, datetime.now(UTC))
+    assert (added.generation, added.read) == (2, len(rows))
+    assert found(read_generation(spark, str(tmp_path), 1)) == first, "superseded, and kept for an hour"
+    assert second.where("_key = 'k1'").count() == 0
+
+
+@pytest.mark.long
+def test_what_is_no_rule(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
+    with Client(broker.url) as client:
+        client.create_topic("rules")
+        client.publish("rules", [{"key": "a", "value": {"state": "closed"}}, {"key": "b", "value": {"state": "open"}}])
+    to = Target(str(tmp_path / "out"))
+
+    def run(rules: Rules, topic: str = "rules") -> Any:
+        return compact(spark, topic, broker.url, to, rules)
+
+    with pytest.raises(TopicNotFound):
+        run(Rules(), "nobodys")
+    with pytest.raises(ValueError, match=r"--key names nope; the topic has the columns _offset, .*, value, segment"):
+        run(Rules(("nope",)))
+    with pytest.raises(ValueError, match="--key value needs --order-by: only rows of one `_key` have an order"):
+        run(Rules(("value",)))
+    with pytest.raises(ValueError, match="--order-by names a column twice"):
+        run(Rules(order_by=("_timestamp", "_timestamp")))
+    for sql, why in {
+        "nope = 1": "nope",
+        "value": "is a string; it must be a condition",
+        "true) or (true": "PARSE_SYNTAX_ERROR|Syntax error",
+        "sum(segment) > 1": "aggregate|GROUP|sum",
+    }.items():
+        with pytest.raises(ValueError, match=f"(?s)--deleted-where .*({why})"):
+            run(Rules(deleted_where=sql))
+    assert not (tmp_path / "out").exists()
+    closed = "get_json_object(value, '$.state') = 'closed'"
+    assert run(Rules(deleted_where=closed)).rows == 1
+    assert [row["_key"] for row in read_generation(spark, to.to).collect()] == ["b"]
+    by_value = Rules(("value",), ("_timestamp",), "value is null")
+    assert run(by_value).rows == 2

@@ -1,0 +1,185 @@
+"""export: each message once over all generations, whatever was split, flushed or killed between; subfolders, order,
+losses, and folders that are of something else. S3 by Spark's own file system."""
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow.parquet as pq
+import pytest
+
+from seaweedq import Client
+from seaweedq.errors import ClientError
+from seaweedq.spark import read_generation
+from seaweedq.spark.jobs.compact import Rules, compact
+from seaweedq.spark.jobs.export import export
+from seaweedq.spark.jobs.generation_job import Target
+from tests.support.processes.bounded_client import wait_for
+from tests.support.processes.broker_process import BrokerProcess
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
+
+
+def positions(frame: Any) -> list[tuple[int, int, str]]:
+    return sorted((row.segment, row["_offset"], row.value) for row in frame.collect())
+
+
+def of_topic(client: Client, topic: str) -> list[tuple[int, int, str]]:
+    rows = client.read_table(topic, live=True).to_pylist()
+    return sorted((row["segment"], row["_offset"], row["value"]) for row in rows)
+
+
+def publish(client: Client, topic: str, start: int, end: int) -> None:
+    client.publish(topic, [{"key": f"k{n % 11}", "value": n} for n in range(start, end)])
+
+
+def test_each_run_adds_what_is_new(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
+    to = Target(str(tmp_path / "out"))
+    with Client(broker.url) as client:
+        client.create_topic("e", initial_segments=2)
+        publish(client, "e", 0, 40)
+        client.flush("e")
+        publish(client, "e", 40, 60)
+        first = export(spark, "e", broker.url, to)
+        assert (first.generation, first.read, first.rows) == (1, 60, 60)
+        assert positions(read_generation(spark, to.to)) == of_topic(client, "e")
+        again = export(spark, "e", broker.url, to)
+        assert (again.generation, again.rows, again.removed) == (None, 0, ())
+        publish(client, "e", 60, 70)
+        assert httpx.post(f"{broker.url}/v1/topics/e/segments/0/split", trust_env=False).status_code == 200
+        publish(client, "e", 70, 90)
+        second = export(spark, "e", broker.url, to)
+        assert (second.generation, second.rows) == (2, 30)
+        assert positions(read_generation(spark, to.to)) == of_topic(client, "e")
+        assert read_generation(spark, to.to, 1).count() == 60
+
+
+KEYS = ["a", "b/c=d", "e f%20", None, "001", "2026-01-31"]
+
+
+@pytest.mark.long
+def test_subfolders_and_order(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
+    to = Target(str(tmp_path / "out"), ("_key", "segment"), ("value", "_offset"))
+    with Client(broker.url) as client:
+        client.create_topic("p", initial_segments=2)
+        for part in range(2):
+            client.publish("p", [{"key": KEYS[n % 6], "value": n * 7 % 100 + 1000 * part} for n in range(90)])
+            assert export(spark, "p", broker.url, to).rows == 90
+        expected = client.read_table("p", live=True).to_pylist()
+    frame = read_generation(spark, to.to)
+    assert frame.columns == [*expected[0]]
+    kept = sorted((str(row["_key"]), row.segment, row["_offset"], row.value) for row in frame.collect())
+    assert kept == sorted((str(r["_key"]), r["segment"], r["_offset"], r["value"]) for r in expected)
+    assert frame.where("_key = '001'").count() == 30
+    files = sorted(Path(to.to).rglob("*.parquet"))
+    assert {str(path.parent.parent.name) for path in files} >= {"_key=a", "_key=b%2Fc%3Dd", "_key=001"}
+    for path in files:
+        table = pq.read_table(path, partitioning=None)
+        assert "_key" not in table.column_names
+        assert table["value"].to_pylist() == sorted(table["value"].to_pylist())
+        assert str(table.schema.field("_timestamp").type).startswith("timestamp[us")
+    with pytest.raises(ClientError, match="with --partition-by _key,segment; state the same"):
+        export(spark, "p", broker.url, Target(to.to))
+
+
+@pytest.mark.long
+def test_moments_as_subfolders_in_another_zone(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
+    assert spark.conf.get("spark.sql.session.timeZone") != "UTC"
+    moment = datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=UTC)
+    with Client(broker.url) as client:
+        client.create_topic("m")
+        client.publish("m", {"value": 1, "timestamp": moment})
+    to = Target(str(tmp_path), ("_timestamp",))
+    export(spark, "m", broker.url, to)
+    kept = read_generation(spark, to.to).selectExpr("unix_micros(_timestamp) AS us").first()
+    assert kept.us == int(moment.timestamp()) * 1_000_000 + 5
+
+
+@pytest.mark.long
+def test_columns_and_folders_that_cannot_be(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
+    with Client(broker.url) as client:
+        client.create_topic("f")
+        client.create_topic("f2")
+        publish(client, "f", 0, 3)
+        publish(client, "f2", 0, 3)
+        to = Target(str(tmp_path / "out"))
+        for wrong, why in [
+            (Target(to.to, ("nope",)), "--partition-by names nope; the topic has the columns"),
+            (Target(to.to, (), ("nope",)), "--sort names nope"),
+            (Target(to.to, ("_key", "_key")), "--partition-by names a column twice"),
+            (Target(str(broker.store / "topics" / "out")), "is in the brokers' store"),
+            (Target(str(broker.store)), "is in the brokers' store"),
+            (Target("hdfs://host/out"), "is no folder for generations"),
+        ]:
+            with pytest.raises(ValueError, match=why):
+                export(spark, "f", broker.url, wrong)
+        assert not Path(to.to).exists()
+        (tmp_path / "file").write_text("")
+        with pytest.raises(ClientError, match="cannot write to"):
+            export(spark, "f", broker.url, Target(str(tmp_path / "file" / "out")))
+        export(spark, "f", broker.url, to)
+        with pytest.raises(ClientError, match="has generations of `export f`, and not of `export f2`"):
+            export(spark, "f2", broker.url, to)
+        with pytest.raises(ClientError, match="has generations of `export f`, and not of `compact f`"):
+            compact(spark, "f", broker.url, to, Rules())
+        client.delete_topic("f")
+        wait_for(lambda: "f" not in [each["name"] for each in client.topics()])
+        client.create_topic("f")
+        with pytest.raises(ClientError, match="has generations of the topic 'f' that was created at"):
+            export(spark, "f", broker.url, to)
+
+
+@pytest.mark.long
+def test_what_retention_took_unread_is_named(
+    spark: Any, broker_process: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    broker = broker_process()
+    to = Target(str(tmp_path))
+    with Client(broker.url) as client:
+        client.create_topic("t")
+        publish(client, "t", 0, 10)
+        client.flush("t")
+        assert export(spark, "t", broker.url, to).rows == 10
+        for start in (10, 20, 30):
+            publish(client, "t", start, start + 10)
+            client.flush("t")
+        client.update_topic("t", retention={"max_bytes": 1})
+        broker.terminate()
+        broker.start()  # a leader's first round is at once
+        wait_for(lambda: client.segments("t")[0]["start_offset"] > 10)
+        start = client.segments("t")[0]["start_offset"]
+        with pytest.raises(
+            ClientError, match=f"gone before they were exported: segment 0, offsets 10 to {start}. With"
+        ):
+            export(spark, "t", broker.url, to)
+        publish(client, "t", 40, 50)
+        added = export(spark, "t", broker.url, to, skip_lost=True)
+        assert added.lost == (f"segment 0, offsets 10 to {start}",)
+        assert added.rows == 50 - start
+    kept = [offset for _, offset, _ in positions(read_generation(spark, to.to))]
+    assert kept == [*range(10), *range(start, 50)]
+
+
+@pytest.mark.long
+def test_a_folder_that_was_left_goes_once_its_number_is_taken(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    dead = tmp_path / f"gen=1-{'a' * 32}" / "_temporary" / "0"
+    dead.mkdir(parents=True)
+    to = Target(str(tmp_path))
+    with Client(broker.url) as client:
+        client.create_topic("left")
+        publish(client, "left", 0, 5)
+        assert export(spark, "left", broker.url, to).removed == ()
+        publish(client, "left", 5, 9)
+        for each in (dead, dead.parent, dead.parent.parent):
+            os.utime(each, (0, 0))
+        assert set(export(spark, "left", broker.url, to).removed) == {dead.parent.parent.name}
+        assert positions(read_generation(spark, to.to)) == of_topic(client, "left")

@@ -1,0 +1,196 @@
+"""`seaweedq spark export` and `compact` as commands: what they print, how wrong input is told, SIGKILL between their
+writes, two at once, and S3 by Spark's own file system."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from s3fs import S3FileSystem
+
+from seaweedq import Client
+from seaweedq.cli.main import main
+from seaweedq.spark import read_generation
+from seaweedq.spark.jobs.export import export
+from seaweedq.spark.jobs.generation_job import Target
+from seaweedq.spark.jobs.generations import Begun, Generation, Generations, Place
+from tests.spark.jobs.test_export import of_topic, positions, publish
+from tests.spark.test_s3 import HADOOP_AWS, NOT_FETCHED
+from tests.support.fixtures.spark_session import java
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.s3_service import KEY, SECRET, S3Service
+from tests.support.spark.application import ALWAYS
+from tests.support.spark.job_process import WITHIN_S, environment
+from tests.support.spark.killed_job import kill_and_run_again
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+    pytest.mark.long,
+]
+Printed = tuple[int, str, str]
+
+
+@pytest.fixture
+def command(spark: Any, broker: BrokerProcess, capfd: pytest.CaptureFixture[str]) -> Callable[..., Printed]:
+    """Runs `seaweedq spark` in the tests' session: its exit code, stdout and stderr."""
+
+    def run(*arguments: object) -> Printed:
+        with pytest.raises(SystemExit) as ended:
+            main(["spark", *map(str, arguments), "--url", broker.url])
+        out, err = capfd.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def topic(broker: BrokerProcess, request: pytest.FixtureRequest) -> str:
+    """A topic of 30 messages."""
+    name = f"t{abs(hash(request.node.nodeid)) % 10**8}"
+    with Client(broker.url) as client:
+        client.create_topic(name, initial_segments=2)
+        publish(client, name, 0, 30)
+    return name
+
+
+def test_what_they_print(command: Callable[..., Printed], topic: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, said, err = command("export", topic, "--to", out, "--sort", "_key, value")
+    assert (code, said, err) == (0, f"topic {topic}: 30 rows of 30 read are generation 1 of {out}\n", "")
+    code, said, err = command("export", topic, "--to", out)
+    assert (code, said, err) == (0, f"topic {topic}: nothing is new in it; {out} is as it was\n", "")
+    code, said, _ = command("export", topic, "--to", out, "-o", "json")
+    assert json.loads(said)["generation"] is None
+    code, said, err = command("compact", topic, "--to", tmp_path / "newest", "--keep", "0s", "-o", "json")
+    found = json.loads(said)
+    assert (code, err) == (0, "")
+    assert {name: found[name] for name in ("job", "topic", "generation", "read", "rows", "without_key")} == {
+        "job": "compact", "topic": topic, "generation": 1, "read": 30, "rows": 11, "without_key": 0,
+    }  # fmt: skip
+    assert (tmp_path / "newest" / found["folder"]).is_dir()
+
+
+def test_wrong_input_is_one_line(
+    command: Callable[..., Printed], broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    (tmp_path / "file").write_text("")
+    for arguments, code, told in [
+        (("export", "nobodys", "--to", out), 1, "nobodys"),
+        (("export", topic, "--to", out, "--partition-by", "nope"), 2, "--partition-by names nope"),
+        (("export", topic, "--to", "hdfs://host/out"), 2, "must be a path, or s3a://BUCKET/FOLDER"),
+        (("export", topic, "--to", broker.store / "topics" / "out"), 2, "is in the brokers' store"),
+        (("export", topic, "--to", tmp_path / "file" / "out"), 1, "cannot write to"),
+        (("export", topic, "--to", out, "--keep", "soon"), 2, "soon"),
+        (("compact", topic, "--to", out, "--key", "value"), 2, "--key value needs --order-by"),
+        (("compact", topic, "--to", out, "--deleted-where", "nope = 1"), 2, "`nope` cannot be resolved"),
+        (("compact", topic, "--to", out, "--deleted-where", "value ="), 2, "--deleted-where 'value =': Syntax error"),
+        (("compact", topic, "--to", out, "--deleted-where", "value"), 2, "is a string; it must be a condition"),
+    ]:
+        ended, said, err = command(*arguments)
+        assert (ended, said) == (code, ""), (arguments, ended, said, err)
+        assert told in err.replace("\n", " "), (arguments, err)
+        assert "Traceback" not in err, (arguments, err)
+        assert "    at " not in err, (arguments, err)
+    assert not out.exists()
+
+
+def test_a_killed_job_is_run_again(spark: Any, broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
+    kill_and_run_again(spark, broker.url, topic, tmp_path, "export", "generation.written")
+
+
+def test_of_two_at_once_one_wins(
+    spark: Any,
+    command: Callable[..., Printed],
+    broker: BrokerProcess,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commit = Generations.commit
+    folders: list[str] = []
+
+    def overtaken(there: Generations, begun: Begun, generation: Generation) -> None:
+        folders.append(begun.folder)
+        if len(folders) == 1:
+            assert (tmp_path / begun.folder).is_dir()
+            assert export(spark, topic, broker.url, Target(str(tmp_path), keep_s=0)).generation == 1
+        commit(there, begun, generation)
+
+    monkeypatch.setattr(Generations, "commit", overtaken)
+    code, out, err = command("export", topic, "--to", tmp_path, "--keep", "0")
+    assert (code, out) == (1, "")
+    assert "another job has written generation 1" in err
+    assert len(err.splitlines()) == 1
+    with Client(broker.url) as client:
+        assert positions(read_generation(spark, str(tmp_path))) == of_topic(client, topic)
+    assert [path.name for path in tmp_path.glob("gen=*")] == folders[1:]
+
+
+IN_ONE_SESSION = """
+import json, sys
+from pyspark.sql import SparkSession
+from seaweedq import Client
+from seaweedq.spark import read_generation
+from seaweedq.spark.jobs.compact import Rules, compact
+from seaweedq.spark.jobs.export import export
+from seaweedq.spark.jobs.generation_job import Target
+s3a, url, bucket = json.loads(sys.argv[1])
+spark = SparkSession.builder.master("local[1]").config(map=s3a).getOrCreate()
+added, read = [], []
+to = Target(f"s3a://{bucket}/export", ("_key",), keep_s=0)
+with Client(url) as client:
+    for start in (0, 20):
+        client.publish("t", [{"key": f"k{n % 11}", "value": n} for n in range(start, start + 20)])
+        added.append(export(spark, "t", url, to).generation)
+        added.append(compact(spark, "t", url, Target(f"s3a://{bucket}/compact", keep_s=0), Rules()).generation)
+    try:
+        export(spark, "t", url, Target(client.topic("t")["path"] + "/out"))
+    except ValueError as error:
+        added.append(str(error))
+for kind in ("export", "compact"):
+    read.append(sorted(int(row.value) for row in read_generation(spark, f"s3a://{bucket}/{kind}").collect()))
+print(json.dumps([added, *read]))
+"""
+
+
+@pytest.mark.service
+def test_generations_on_s3(moto: S3Service, broker_process: Callable[..., BrokerProcess]) -> None:
+    """The session's settings of s3a are those of the records, too. Spark fetches hadoop-aws and its bundle, of 690 MB,
+    from Maven Central, once."""
+    java()
+    broker = broker_process("--store", f"s3://{moto.place()}/prod", env=moto.env)
+    bucket = moto.place()
+    s3a = {
+        **ALWAYS,
+        "spark.jars.packages": HADOOP_AWS,
+        "spark.hadoop.fs.s3a.endpoint": moto.endpoint,
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.access.key": KEY,
+        "spark.hadoop.fs.s3a.secret.key": SECRET,
+    }
+    with Client(broker.url) as client:
+        client.create_topic("t")
+    given = [sys.executable, "-W", "ignore", "-c", IN_ONE_SESSION, json.dumps([s3a, broker.url, bucket])]
+    done = subprocess.run(given, env=environment(), text=True, capture_output=True, timeout=WITHIN_S)
+    if done.returncode and not os.environ.get("CI") and any(text in done.stderr for text in NOT_FETCHED):
+        pytest.skip(f"{HADOOP_AWS} and its bundle are not cached, and Maven Central does not answer")
+    assert done.returncode == 0, done.stderr
+    (*generations, refused), exported, newest = json.loads(done.stdout.splitlines()[-1])
+    assert generations == [1, 1, 2, 2]
+    assert "is in the brokers' store" in refused
+    assert (exported, newest) == ([*range(40)], [*range(29, 40)])
+    storage = {"key": KEY, "secret": SECRET, "endpoint_url": moto.endpoint}
+    files = S3FileSystem(use_listings_cache=False, **storage)
+    for kind, rows in (("export", 20), ("compact", 11)):
+        record = Generations(Place.parse(f"s3a://{bucket}/{kind}"), storage).newest()
+        assert record
+        assert record.rows == rows
+        found = {path.removeprefix(f"{bucket}/{kind}/").split("/")[0] for path in files.find(f"{bucket}/{kind}")}
+        assert found == {"_generations", *record.folders}
