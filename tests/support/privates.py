@@ -11,6 +11,11 @@ def use_clock(of: Any, clock: Any) -> None:
     of._clock = clock
 
 
+def use_turns(of: Any, turns: Any) -> None:
+    """Has a kind of file work wait for these turns."""
+    of._turns = turns
+
+
 def end_tasks(of: Any) -> list[Any]:
     """Has an object forget its tasks: those, which the caller ends."""
     ended = [*tasks(of)]

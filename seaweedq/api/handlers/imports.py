@@ -185,6 +185,7 @@ Services = Annotated[ImportServices, given(ImportServices)]
     refuses=_REFUSES,
     shows=_SHOWN,
     leads=(Lead(("getImport",), {**OF_TOPIC, "upload": "$response.body#/upload_id"}),),
+    lasts=True,
 )
 async def import_upload(
     services: Services,
@@ -241,6 +242,7 @@ async def show_import(services: Services, topic: PathTopic, upload: str) -> Resp
     refuses=(*_REFUSES, WriteOutOfOrder, TooManyWriters),
     shows=_WRITTEN,
     leads=(Lead(("getWrite",), {**OF_TOPIC, "writer": "$request.path.writer"}),),
+    lasts=True,
 )
 async def put_write(
     services: Services,

@@ -4,8 +4,9 @@ Requests are here: the first one of a number decides, others join it. broker/imp
 broker/imports/runner the steps. docs/internals/by-reference.md ("Writes") has the states and the order of writes.
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -35,6 +36,7 @@ from seaweedq.coordination.records import WriteRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     NotReady,
+    SeaweedqError,
     StoreUnavailable,
     TooManyWriters,
     TopicNotFound,
@@ -69,6 +71,11 @@ class FilesOfWrites:
         self._store, self._level = context.store, context.level
         self._clock, self._ids = context.clock, context.ids
         self._uploads = uploads
+
+    async def check(self, topic: Topic, write: str, uploads: Sequence[str]) -> None:
+        """Checks that a write may name these uploads, before it has a record: a wrong request leaves nothing behind.
+        Raises UploadNotFound, UploadExpired, UploadConflict."""
+        await gather_bounded(CLAIMS, lambda upload: self._uploads.check_user(topic, upload, write), uploads)
 
     async def put(self, where: WorkId, number: int, files: Sequence[ListedUpload]) -> str:
         """Puts a new list. Returns its name. Raises StoreUnavailable."""
@@ -123,6 +130,7 @@ class Writing(FileWork[WriteRecord]):
         self._store = context.store
         self._ids = context.ids
         self._cluster_us = reading.readables.time.learn
+        self._asked: Counter[tuple[WorkId, int]] = Counter()
 
     async def write(
         self,
@@ -139,28 +147,56 @@ class Writing(FileWork[WriteRecord]):
         name was drawn, for a write that nobody repeats a day later. Returns the record once the write is over, or
         `wait_s` seconds have passed, and whether this request has begun it.
 
-        Raises WriteOutOfOrder, TooManyWriters, StoreUnavailable, and NotReady if a lower number is not over yet.
+        Raises WriteOutOfOrder, TooManyWriters, StoreUnavailable, NotReady if a lower number is not over yet,
+        UploadNotFound, UploadExpired and UploadConflict, and the topic's errors if that goes meanwhile.
         """
         wanted = Wanted(writer, number, uploads, format, bare, drawn)
-        where, begun = WorkId.from_topic(topic, writer), False
+        where = WorkId.from_topic(topic, writer)
+        with self._asking(where, number):
+            held, begun = await self._wait_over(topic, where, wanted, wait_s)
+        await self._check_told(where, held)
+        return held.record, begun
+
+    async def _wait_over(
+        self, topic: Topic, where: WorkId, wanted: Wanted, wait_s: float
+    ) -> tuple[Versioned[WriteRecord], bool]:
+        """Begins or joins a write, and waits as `write` does."""
+        begun = False
         async for attempt in self._attempts(wait_s):
             held = await self._records.read(where)
-            if not begun and _may_begin(held, wanted):
+            if not begun and _may_begin(held, wanted) and not self._is_asked(where, held, wanted.number):
                 held, begun = await self._create(topic, where, wanted, held)
-            assert held is not None
-            check_order(where, held.record, number)
+            if held is None:
+                raise await self._gone(topic, where, wanted.number)
+            check_order(where, held.record, wanted.number)
             if is_over(held.record):
-                if held.record.number == number and (begun or not _may_begin(held, wanted)):
-                    break
+                if held.record.number == wanted.number and (begun or not _may_begin(held, wanted)):
+                    return held, begun
             else:
                 await self._begin_work(where, held)
             if self._stopping.is_set() and not attempt.is_last():
                 raise NotReady("this broker is stopping; another one continues the write")
         assert held is not None
-        if held.record.number != number:
-            raise NotReady(f"write {held.record.number} of {writer!r} is not over yet")
-        await self._check_told(where, held)
-        return held.record, begun
+        if held.record.number != wanted.number:
+            raise NotReady(f"write {held.record.number} of {wanted.writer!r} is not over yet")
+        return held, begun
+
+    @contextmanager
+    def _asking(self, where: WorkId, number: int) -> Iterator[None]:
+        """Counts a request that waits here for a number."""
+        self._asked[where, number] += 1
+        try:
+            yield
+        finally:
+            self._asked[where, number] -= 1
+            if not self._asked[where, number]:
+                del self._asked[where, number]
+                self._ended.wake()
+
+    def _is_asked(self, where: WorkId, held: Versioned[WriteRecord] | None, number: int) -> bool:
+        """Tells whether requests wait here for the newest number, another one: they are told before a higher number
+        takes its record. Those that wait at other brokers may get WriteOutOfOrder for a number that was taken."""
+        return held is not None and held.record.number != number and (where, held.record.number) in self._asked
 
     async def show(self, topic: Topic, name: str) -> WriteRecord:
         """Returns the newest write of a writer. Raises WriteNotFound."""
@@ -197,6 +233,7 @@ class Writing(FileWork[WriteRecord]):
         if before is None and await self._records.count(topic) >= MAX_WRITERS:
             detail = f"topic {topic.name!r} remembers {MAX_WRITERS} writers, which is the limit"
             raise TooManyWriters(detail, limit=MAX_WRITERS, retry_after_s=FULL_S)
+        await self._files.check(topic, f"{where.name}/{wanted.number}", wanted.uploads)
         if before is not None:
             await self._check_told(where, before)
         now_us = await self._cluster_us()
@@ -225,6 +262,14 @@ class Writing(FileWork[WriteRecord]):
         reach("write.checking")
         return held, True
 
+    async def _gone(self, topic: Topic, where: WorkId, number: int) -> SeaweedqError:
+        """Returns the error for a write whose record went while a request waited for it. Raises the topic's, if it has
+        gone as well."""
+        await self._catalog.load()
+        if self._catalog.topic(topic.name).record.incarnation != where.incarnation:
+            return TopicNotFound(f"topic {topic.name!r} was deleted and created again", topic=topic.name)
+        return NotReady(f"the record of write {number} of {where.name!r} has gone; send the write again")
+
     def _sequence(self, before: Versioned[WriteRecord] | None) -> tuple[str, int]:
         """Returns the nonce of a new write, and its first sequence: they go on only where this broker has ended the one
         before, so that it knows that no higher sequence was used."""
@@ -237,7 +282,10 @@ class Writing(FileWork[WriteRecord]):
 def check_order(where: WorkId, record: WriteRecord, number: int) -> None:
     """Raises WriteOutOfOrder for a number below the newest."""
     if number < record.number:
-        detail = f"write {number} of {where.name!r} comes behind write {record.number}"
+        detail = (
+            f"write {number} of {where.name!r} comes behind write {record.number}: it was decided before, or left out, "
+            "and is not remembered"
+        )
         raise WriteOutOfOrder(detail, writer=where.name, number=number, newest=record.number)
 
 

@@ -116,6 +116,12 @@ class Uploads:
             raise not_found(topic, upload)
         return found
 
+    async def check_user(self, topic: Topic, upload: str, write: str) -> None:
+        """Checks that an upload may be a part of this write. Raises UploadNotFound, UploadExpired, UploadConflict."""
+        record = (await self.find(topic, upload)).record
+        rules.check_user(upload, record, write)
+        self._check_time(upload, record)
+
     async def signed(
         self, topic: Topic, upload: str, record: UploadRecord | None = None, until_us: int = NEVER_US
     ) -> SignedRequest:

@@ -409,3 +409,25 @@ async def test_a_change_that_takes_the_right_ends_what_waits_with_403(tmp_path: 
         assert (pulled.status_code, pulled.json()["action"]) == (403, "consume"), "another token would not help"
         assert b"/problems/forbidden" in sent[-1]["body"]
         assert await http.status("GET", "/v1/whoami", token) == 200
+
+
+async def test_a_revocation_ends_the_wait_for_a_write_and_not_the_write(tmp_path: Path) -> None:
+    async def rows() -> AsyncIterator[bytes]:
+        yield b'{"value": 1}\n'
+
+    async with access(tmp_path) as http:
+        await http.principal("p", EVERYTHING)
+        await http("PUT", "/v1/topics/a", http.admin)
+        (broker,) = http.together.brokers
+        token, topic, turns = await http.token(principal="p"), inside.topic(broker, "a"), asyncio.Semaphore(0)
+        upload, _ = await inside.uploads(broker).create(topic, 13, "x/y", None, None, "w/1")
+        await inside.uploads(broker).receive(topic, upload, rows())
+        privates.use_turns(inside.writes(broker), turns)
+        asked = {"uploads": [upload], "format": "ndjson"}
+        waiting = asyncio.create_task(http("PUT", "/v1/topics/a/writes/w/1?wait_s=60", token, json=asked))
+        await until(lambda: inside.writes(broker).under_way == 1)
+        assert await http.status("DELETE", f"/v1/tokens/{id_of(token)}", http.admin) == 204
+        assert (await asyncio.wait_for(waiting, 10)).status_code == 401
+        assert inside.writes(broker).under_way == 1
+        turns.release()
+        await until(lambda: inside.writes(broker).under_way == 0)

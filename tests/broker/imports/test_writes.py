@@ -23,6 +23,7 @@ from seaweedq.broker.imports import writing
 from seaweedq.broker.imports.reader_process import ReaderProcess
 from seaweedq.broker.imports.records import DAY_US, WorkId
 from seaweedq.broker.imports.writing import Wanted
+from seaweedq.broker.uploads import rules
 from seaweedq.checks import using
 from seaweedq.clock import SystemClock
 from seaweedq.coordination import keys
@@ -31,8 +32,11 @@ from seaweedq.coordination.records import TopicConfig, WriteRecord
 from seaweedq.errors import (
     NotReady,
     TooManyWriters,
+    TopicNotFound,
     Unavailable,
     UploadConflict,
+    UploadExpired,
+    UploadNotFound,
     WriteNotFound,
     WriteOutOfOrder,
 )
@@ -67,6 +71,19 @@ PLACES = [
     later("write.done"),
     later("change.made:2"),
 ]
+
+
+class Turns:
+    """A turn that nobody gets until the gate opens."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    async def __aenter__(self) -> None:
+        await self._gate()
+
+    async def __aexit__(self, *exception: object) -> None:
+        pass
 
 
 class Killed(BaseException):
@@ -301,10 +318,9 @@ async def test_a_writer_is_remembered_for_30_days(tmp_path, days):
     async with some(tmp_path) as together:
         (broker,) = together.brokers
         one, other = await wanted(broker, 1, [[1]]), await wanted(broker, 2, [[2]])
-        drawn = replace(await wanted(broker, 0, [[0]]), writer="drawn", drawn=True)
+        drawn = Wanted("drawn", 0, [await upload(broker, file_of([0]), "drawn/0")], "parquet", False, drawn=True)
         first, _ = await write(broker, one)
-        failed, _ = await write(broker, drawn)  # its upload is that of another writer
-        assert failed.problem.slug == "upload-conflict"
+        await write(broker, drawn)
         privates.use_clock(inside.writes(broker), Later(days))
         await inside.writes(broker).adopt()
         with pytest.raises(WriteNotFound):
@@ -317,7 +333,7 @@ async def test_a_writer_is_remembered_for_30_days(tmp_path, days):
             assert await write(broker, one) == (first, False)
         second, begun = await write(broker, other)
         assert (second.state, begun, second.nonce == first.nonce) == ("done", True, days < 30)
-        assert sorted(await read(broker)) == [1, 2]
+        assert sorted(await read(broker)) == [0, 1, 2]
 
 
 @pytest.mark.long
@@ -334,34 +350,75 @@ async def test_a_topic_that_is_made_anew_knows_no_writer_of_the_old_one(tmp_path
         assert await read(broker) == [2]
 
 
-@pytest.mark.long
-async def test_an_upload_that_is_gone_or_of_another_write_fails_it(tmp_path):
-    async with some(tmp_path) as together:
+async def test_a_write_that_names_a_wrong_upload_leaves_nothing_behind(tmp_path):
+    """No record is made, so that the number is not used up, and no writer is remembered."""
+    async with some(tmp_path, upload_expires_s=7 * 86_400) as together:
         (broker,) = together.brokers
         topic = inside.topic(broker, "t")
         one = await wanted(broker, 1, [[1], [2]])
-        await inside.uploads(broker).abort(topic, one.uploads[1])
-        failed, _ = await write(broker, one)
-        assert failed.problem.slug == "upload-not-found"
-        for write_of, slug in (("w/2", "upload-conflict"), ("w/1", None)):
-            only = replace(one, uploads=[await upload(broker, file_of([3]), write_of)])
-            record, begun = await write(broker, only)
-            assert begun
-            assert (record.problem and record.problem.slug) == slug
+        gone = await upload(broker, b"x", "w/1")
+        await inside.uploads(broker).abort(topic, gone)
+        for wrong, error in (
+            (replace(one, number=2**63 - 1), UploadConflict),
+            (replace(one, writer="other"), UploadConflict),
+            (replace(one, uploads=[*one.uploads, gone]), UploadNotFound),
+            (replace(one, uploads=[*one.uploads, "20260131-0-5f2b8a6c"]), UploadNotFound),
+        ):
+            with pytest.raises(error):
+                await ask(broker, wrong, 0)
+        assert await privates.records(inside.writes(broker)).count(topic) == 0
+        await check_lists(together, 0)
+        privates.use_clock(inside.uploads(broker), Later(8))
+        with pytest.raises(UploadExpired):
+            await ask(broker, one, 0)
+        privates.use_clock(inside.uploads(broker), SystemClock())
+        assert (await write(broker, one))[0].state == "done"
         with pytest.raises(UploadConflict, match="begun for the write w/1"):
             await inside.uploads(broker).claim(topic, await upload(broker, b"x", "w/1"))
+        assert sorted(await read(broker)) == [1, 2]
+
+
+async def test_an_upload_that_goes_before_it_is_claimed_fails_the_write(tmp_path):
+    async with some(tmp_path) as together:
+        (broker,) = together.brokers
+        where, topic = await begun(broker, 2), inside.topic(broker, "t")
+        listed = await privates.files(inside.writes(broker)).find(where, await record_of(broker))
+        await privates.records(inside.uploads(broker)).change(topic, listed[1].upload, rules.as_dead)
+        again = Wanted("w", 1, [one.upload for one in listed], "parquet", False)
+        failed, mine = await write(broker, again)
+        assert (failed.problem.slug, failed.rows, mine) == ("upload-not-found", None, False)
+        corrected, mine = await write(broker, await wanted(broker, 1, [[3]]))
+        assert (corrected.state, mine) == ("done", True)
         assert await read(broker) == [3]
 
 
-@pytest.mark.long
-async def test_an_upload_that_has_expired_before_its_commit_fails_it(tmp_path):
-    async with some(tmp_path, upload_expires_s=7 * 86_400) as together:
+@pytest.mark.parametrize("anew", [False, True])
+async def test_a_topic_that_goes_while_a_write_waits_ends_it(tmp_path, anew):
+    async with some(tmp_path) as together:
         (broker,) = together.brokers
-        one = await wanted(broker, 1, [[1], [2]])
-        privates.use_clock(inside.uploads(broker), Later(8))
-        failed, _ = await write(broker, one)
-        assert (failed.problem.slug, failed.rows) == ("upload-expired", None)
-        assert await read(broker) == []
+        gate, topic = Gate(), inside.topic(broker, "t")
+        one = await wanted(broker, 1, cut(ALL))
+        privates.use_turns(inside.writes(broker), Turns(gate))
+        asking = asyncio.create_task(ask(broker, one, 30))
+        await gate.reached.wait()
+        await inside.deletion(broker).delete(topic)
+        if anew:
+            await inside.topic_admin(broker).create("t", TopicConfig())
+        with pytest.raises(TopicNotFound):
+            await asking
+
+
+async def test_who_waits_is_told_before_a_higher_number_takes_the_record(tmp_path):
+    async with some(tmp_path) as together:
+        (broker,) = together.brokers
+        found = await asyncio.gather(*[write(broker, await wanted(broker, n, [[n]])) for n in (0, 1)])
+        for round in range(1, 4):
+            first, second, third = [await wanted(broker, 10 * round + n, [[10 * round + n]]) for n in range(3)]
+            asked = [asyncio.create_task(write(broker, one)) for one in (first, second, third)]
+            found += list(await asyncio.gather(*asked, return_exceptions=True))
+        taken = [one for one in found if not isinstance(one, BaseException)]
+        assert {type(one) for one in found if isinstance(one, BaseException)} <= {WriteOutOfOrder}
+        assert len(await read(broker)) == len(taken)
 
 
 @pytest.mark.long
@@ -371,7 +428,7 @@ async def test_a_topic_has_so_many_writers(tmp_path, monkeypatch):
         (broker,) = together.brokers
         await write(broker, await wanted(broker, 1, [[1]]))
         with pytest.raises(TooManyWriters):
-            await write(broker, replace(await wanted(broker, 1, [[2]]), writer="other"))
+            await write(broker, Wanted("other", 1, [await upload(broker, file_of([2]), "other/1")], "parquet", False))
         await write(broker, await wanted(broker, 2, [[3]]))
 
 
