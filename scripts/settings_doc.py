@@ -27,12 +27,12 @@ Every setting of `seaweedq serve` can be given in three ways. The first that nam
 2. the environment: `SEAWEEDQ_FLUSH_MAX_AGE_S=10s`
 3. a TOML file, named by `--config broker.toml` or `SEAWEEDQ_CONFIG`: `flush_max_age_s = "10s"`
 
-The option is the name with dashes. The variable is `SEAWEEDQ_` and the name in capitals. A name that ends in `_s`
-counts seconds, one that ends in `_bytes` counts bytes. Such a value is a plain number, or has units: `500ms`, `90s`,
-`1h30m`, `7d`, `2w` (milliseconds, seconds, minutes, hours, days, weeks); `10GB` (GB is 10⁹), `512MiB` (GiB is 2³⁰).
-An unknown name in the TOML file or on the command line is refused, and a variable with an unknown name, or one in small
-letters, is warned of.
-Only files whose settings say so are read again while the broker runs.
+The option is the name with dashes. The variable is `SEAWEEDQ_` and the name in capitals.
+A name that ends in `_s` is in seconds, one that ends in `_bytes` in bytes.
+Such a value is a number or has [units](cli.md#units): `90s`, `1h30m`, `10GB`, `512MiB`.
+An unknown name in the file or on the command line is refused.
+An unknown variable, or one in small letters, is warned of.
+Settings apply from the next start on, except for the content of files that a setting says is read again.
 
 [operations.md](../operate/operations.md#settings-that-matter) says which of them to think about first.
 """
