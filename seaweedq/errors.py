@@ -232,7 +232,7 @@ class UploadConflict(BadRequest):
 
 
 class WriteNotFound(BadRequest):
-    """The topic has no write of that writer, or has it no more; fields: topic, writer."""
+    """The topic has no write of that writer, or no longer has it; fields: topic, writer."""
 
     slug, title = "write-not-found", "Write not found"
 

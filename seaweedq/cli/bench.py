@@ -229,7 +229,7 @@ def bench(
     else:
         say_table(output, _HEAD, map(_row, figures))
     if interrupted:
-        complain("interrupted: these figures are of what was acknowledged before")
+        complain("interrupted: the figures cover what was acknowledged before")
         raise typer.Exit(INTERRUPTED)
 
 

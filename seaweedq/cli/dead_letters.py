@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, connect, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, connect, counted, say
 from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_table
 from seaweedq.clock import SystemIds
 
@@ -69,7 +69,7 @@ def redrive(
         redriving = stack.enter_context(closing(Redriver(client, url, topic, subscription)))
         run = RedriveRun(client, redriving, max, _progress(stack, max), SystemIds().nonce())
         run.run()
-    told = f"published {run.done:,} dead letters again"
+    told = f"published {counted(run.done, 'dead letter')} again"
     told += f"; {run.again:,} were there from an earlier run" if run.again else ""
     told += f"; {len(run.left):,} stay" if run.left else ""
     told += f"; {run.held:,} are leased by others, or delayed: run it again" if run.held else ""

@@ -148,7 +148,7 @@ def manual(
     """Show a page about the queue, such as `seaweedq help topics`, or the help of a command."""
     texts = manual_pages()
     if not page:
-        say("Pages, each by `seaweedq help PAGE`:\n")
+        say("Pages, shown by `seaweedq help PAGE`:\n")
         for name, text in texts.items():
             say(f"  {name:<15} {text.splitlines()[0].partition(': ')[2]}")
         say("\nThe help of a command: `seaweedq help COMMAND`, or `seaweedq COMMAND --help`.")

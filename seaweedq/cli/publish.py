@@ -220,12 +220,12 @@ def _watch(publication: Publication, show: Callable[[int], None], ended: threadi
         now_s = time.monotonic()
         if publication.acknowledged != taken or not publication.waiting:
             if told:
-                remark(f"brokers take messages again, after {now_s - since_s:.0f} s")
+                remark(f"brokers accept messages again, after {now_s - since_s:.0f} s")
             taken, since_s, told = publication.acknowledged, now_s, False
             show(taken)
         elif not told and now_s - since_s >= SILENT_S:
             until = datetime.now().astimezone() + timedelta(seconds=DELIVERY_S - (now_s - since_s))
-            remark(f"no broker has taken a message for {SILENT_S:g} s; trying until {until:%H:%M:%S}")
+            remark(f"no broker has accepted a message for {SILENT_S:g} s; trying until {until:%H:%M:%S}")
             told = True
 
 
@@ -350,7 +350,7 @@ def publish(
         )
     if message is None and path is None and sys.stdin.isatty():
         what = "message" if envelope else "value"
-        typer.echo(f"reads messages from the terminal, one JSON {what} a line; end with Ctrl-D", err=True)
+        typer.echo(f"reading messages from the terminal, one JSON {what} per line; Ctrl-D ends it", err=True)
     source = Repeated(file, count, as_text) if count and file else path or message
     options = _RecordOptions(envelope, key_field, skip_invalid)
     _publish_records(topic, source, format, options, batch, rate, output, url)

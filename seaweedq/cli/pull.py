@@ -151,7 +151,7 @@ def _tell_nothing(topic: str, subscription: str, start: str, is_new: bool) -> No
     if is_new and start == "latest":
         _tell_begin(topic, subscription)
     elif not is_new and start != "latest":
-        typer.echo(f"subscription {subscription} was there already, and --start is for a new one", err=True)
+        typer.echo(f"subscription {subscription} exists already; --start applies only to a new one", err=True)
     else:
         return
     typer.echo(f"to move this one: seaweedq subscription seek {topic} {subscription} --to earliest", err=True)

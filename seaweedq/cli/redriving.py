@@ -162,7 +162,7 @@ class RedriveRun:
             return
         outcome = self._redriving.redrive(message)
         if outcome is None:
-            complain(f"message {message.id} has no header dead-letter-topic, so it is no dead letter; it stays")
+            complain(f"skipped message {message.id}: it is not a dead letter, as it has no header dead-letter-topic")
             self.left[message.id] = message
             return
         message.ack()

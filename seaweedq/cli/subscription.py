@@ -204,7 +204,7 @@ def seek(
     for one in done["segments"]:
         taken = ", where retention has left the first message" if one["segment"] in done["moved"] else ""
         say(f"segment {one['segment']}: from {one['from']:,} to {one['to']:,}{taken}")
-    say(f"subscription {name} of topic {topic} goes on there")
+    say(f"subscription {name} of topic {topic} continues there")
 
 
 @app.command(epilog="Example: seaweedq subscription pause flights billing")
@@ -220,7 +220,9 @@ def resume(topic: Topic, name: Name, output: Output = TABLE, url: Url = DEFAULT_
     """Resume delivery of a paused subscription."""
     with connect(url) as client:
         client.update_subscription(topic, name, paused=False)
-    say_done(output, f"subscription {name} of topic {topic} delivers again", topic=topic, name=name, paused=False)
+    say_done(
+        output, f"subscription {name} of topic {topic} delivers messages again", topic=topic, name=name, paused=False
+    )
 
 
 @app.command(epilog=WATCH)

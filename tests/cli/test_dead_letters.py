@@ -67,7 +67,7 @@ def test_letters_are_listed_and_published_again(real_client: Client, run: Run) -
     assert json.loads(run("list", dead, "-o", "json").splitlines()[1])["value"] == 2
     said = run("redrive", dead)
     assert "published 3 dead letters again; 1 stay" in said
-    assert "0-3 has no header dead-letter-topic" in said
+    assert "skipped message 0-3: it is not a dead letter" in said
     again = client.fetch(topic, 0, 3).messages
     assert [(one.key, one.value, one.headers) for one in again[:2]] == [("a", {"n": 1}, {"trace": "7"}), ("b", 2, {})]
     assert again[0].timestamp == client.fetch(topic, 0, 0).messages[0].timestamp
@@ -100,7 +100,7 @@ def test_a_redrive_that_was_cut_off_doubles_nothing(
     monkeypatch.undo()
     said = run("redrive", dead)
     assert "letters are leased, perhaps by a run that ended; waiting up to" in said
-    assert "published 1 dead letters again; 11 were there from an earlier run" in said
+    assert "published 1 dead letter again; 11 were there from an earlier run" in said
     assert [one.value for one in client.fetch(topic, 0, 12).messages] == list(range(12))
 
 

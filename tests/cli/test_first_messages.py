@@ -100,7 +100,7 @@ def test_at_a_terminal_it_says_what_it_reads_and_how_to_end(real_broker: BrokerP
         os.write(ours, b'{"a":1}\n5\n\x04')
         out, _ = process.communicate(timeout=60)
     os.close(ours)
-    assert told == "reads messages from the terminal, one JSON value a line; end with Ctrl-D\n"
+    assert told == "reading messages from the terminal, one JSON value per line; Ctrl-D ends it\n"
     assert out.startswith("published 2 messages to typed")
     assert values(real_client, "typed") == [{"a": 1}, 5]
 
@@ -116,7 +116,7 @@ def test_a_pull_that_gets_nothing_says_why(real_broker: BrokerProcess, real_clie
     assert move in first.stderr
     again = run(real_broker, "pull", "before", "-s", "mine", "--start", "earliest")
     assert (again.stdout, move in again.stderr) == ("", True)
-    assert "subscription mine was there already, and --start is for a new one" in again.stderr
+    assert "subscription mine exists already; --start applies only to a new one" in again.stderr
     assert run(real_broker, "pull", "before", "-s", "mine").stderr == "", "all is told"
     assert run(real_broker, *move.split()[1:]).exit_code == 0
     found = run(real_broker, "pull", "before", "-s", "mine")

@@ -60,12 +60,12 @@ def test_silence_is_told_once_and_so_is_its_end(capsys: pytest.CaptureFixture[st
     shown: list[int] = []
     with watched(sent, shown.append):
         sent.send(1, lambda: {"value": 1})
-        (said,) = _said(capsys, "no broker has taken a message for")
+        (said,) = _said(capsys, "no broker has accepted a message for")
         assert "trying until" in said
         time.sleep(0.2)
         assert capsys.readouterr().err == ""
         sent.flush()
-        assert next(_said(capsys, "brokers take messages again"))
+        assert next(_said(capsys, "brokers accept messages again"))
     assert shown[-1] == 1
 
 

@@ -55,7 +55,7 @@ class ExtendRequest(AckRequest, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class AckAnswer(msgspec.Struct):
-    """`acked` counts messages that are acked durably now, also those that were acked before. `late` counts those of
+    """`acked` counts messages that are acked durably now, including those acked before. `late` counts those of
     them whose lease had ended, if nobody else got the message. `unknown` ids are neither leased (to this lease or
     consumer) nor acked."""
 

@@ -393,7 +393,7 @@ _SHOWN = {
 }
 _DRY_RUN = query(
     "dry_run",
-    "true: change nothing, and say what the retention would take now",
+    "change nothing, and return what the retention would delete now",
     {"type": "boolean", "default": False},
     partial(truth, what="dry_run"),
     "false",

@@ -128,7 +128,7 @@ def change(
         list[str] | None, typer.Option(help="Name of an option to take back to its default; may be repeated.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing; say what the retention would take.")
+        bool, typer.Option("--dry-run", help="Change nothing; show what the retention would delete.")
     ] = False,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
@@ -139,7 +139,7 @@ def change(
     if not config:
         raise typer.BadParameter("name at least one option to change", param_hint="OPTIONS")
     if dry_run and config.keys() != {"retention"}:
-        raise typer.BadParameter("it is for options of retention, and for those alone", param_hint="--dry-run")
+        raise typer.BadParameter("it is only for retention options", param_hint="--dry-run")
     with connect(url) as client:
         if not dry_run:
             client.update_topic(topic, **config)
@@ -148,7 +148,7 @@ def change(
         found = client.preview_retention(topic, **config["retention"])
     said = ", ".join(counted(found[f"{thing}s"], thing) for thing in ("file", "byte", "message"))
     unread = f"of which {found['unread']:,} are not acked by some subscription"
-    say_done(output, f"the retention would take {said}, {unread}", **found)
+    say_done(output, f"this retention would delete {said}, {unread}", **found)
 
 
 CHANGEABLE = ("flush", "retention", "scaling", "limits", "max_payload_bytes", "ndjson")

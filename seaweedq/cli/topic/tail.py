@@ -117,7 +117,7 @@ def _of_any(http: "httpx.Client", urls: list[str], start: str) -> Iterator[str]:
                 told = False
                 yield line
         except BelowRetention as error:
-            complain(f"{one_line(error)}; going on there")
+            complain(f"{one_line(error)}; continuing there")
             at["last-event-id"] = raise_positions(at.get("last-event-id", start), error)
         except (httpx.TransportError, Unavailable) as error:
             if not told:
