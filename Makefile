@@ -18,7 +18,7 @@ WORKERS := 4
 # Of some files a tier may have no test: pytest's exit status 5, a failure only where all tests were asked for.
 SOME = $(TESTS) $(if $(TESTS),|| [ $$? -eq 5 ])
 
-.PHONY: demo test test-fast test-all test-versions mutants soak chaos minio weed kafka kube prometheus generator chromium docs check sbom audit bench format clean help
+.PHONY: demo test test-fast test-all test-versions mutants soak chaos minio weed kafka kube prometheus generator chromium docs check sbom audit bench format wheel clean help
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
@@ -125,6 +125,10 @@ check: $(STAMP) ## lint, format, types, import contracts, documentation links, t
 	$(BIN)/python scripts/unasync.py --check
 	$(BIN)/python scripts/check_helm.py
 	$(BIN)/python scripts/image_lock.py --check
+
+wheel: $(STAMP) ## the source distribution and the wheel, in dist/: `uvx --from dist/seaweedq-*.whl seaweedq --help` runs it
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
 
 sbom: $(STAMP)  ## the packages of the image as a CycloneDX document, in sbom.json
 	$(BIN)/python scripts/sbom.py > sbom.json

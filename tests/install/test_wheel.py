@@ -97,7 +97,7 @@ def test_the_base_is_small(base: Installed) -> None:
 
 
 @pytest.mark.long
-def test_client_and_commands_of_the_base_work_with_a_broker(base: Installed, url: str) -> None:
+def test_client_and_commands_of_the_base_work_with_a_broker(base: Installed, whole: Installed, url: str) -> None:
     sent = base.run("python", "-c", TEN_MESSAGES, url=url)
     assert sorted(sent.stdout.split()) == [f"key-{number}" for number in range(10)], sent.stderr
     lines = "".join(f'{{"k": "line-{number}"}}\n' for number in range(100))
@@ -105,6 +105,8 @@ def test_client_and_commands_of_the_base_work_with_a_broker(base: Installed, url
     assert published.returncode == 0, published.stderr
     pulled = base.run("seaweedq", "pull", "lines", "-s", "reader", "--start", "earliest", "--max", "100", url=url)
     assert len(pulled.stdout.splitlines()) == 100, pulled.stderr
+    counted = whole.run("seaweedq", "sql", "SELECT count(*) AS n FROM lines", "-o", "csv", url=url)
+    assert counted.stdout.split() == ["n", "100"], counted.stderr
     listed = base.run("seaweedq", "topic", "list", url=url)
     assert re.search(r"\blines\b", listed.stdout), listed.stderr
 
