@@ -25,10 +25,12 @@ import typer
 
 import seaweedq
 from seaweedq.cli.shared.common import DEFAULT_URL, counted, printable, run, say
+from seaweedq.cli.shared.contexts import credentials_of, current_url
 from seaweedq.cli.shared.output import JSON, TABLE, Output, say_json
 from seaweedq.errors import ConnectionFailed, Forbidden, SeaweedqError
 
 if TYPE_CHECKING:
+    from seaweedq.client.http import Credentials
     from seaweedq.clock import Clock, Ids
     from seaweedq.concurrency.pools import Pools
     from seaweedq.settings import Settings
@@ -245,18 +247,18 @@ def findings_of_brokers(url: str, named: bool) -> Iterator[Finding]:
         return
     yield from judge_cluster(facts)
     for one in facts["brokers"]:
-        yield from _check_broker(one)
+        yield from _check_broker(one, credentials_of(url))
     known = {one["url"].rstrip("/") for one in facts["brokers"]}
     for address in url.split(","):
         if (there := address.strip().rstrip("/")) and there not in known:
-            yield from _check_address(there)
+            yield from _check_address(there, credentials_of(url))
 
 
-def _check_broker(one: dict[str, Any]) -> Iterator[Finding]:
+def _check_broker(one: dict[str, Any], credentials: "Credentials") -> Iterator[Finding]:
     import httpx
 
     try:
-        answer = httpx.get(f"{one['url']}/readyz", timeout=READY_S)
+        answer = httpx.get(f"{one['url']}/readyz", timeout=READY_S, verify=credentials.verify(one["url"]))
     except httpx.HTTPError as error:
         yield failed(one["id"], f"{one['url']} does not answer from here: {error}")
         return
@@ -269,13 +271,13 @@ def _check_broker(one: dict[str, Any]) -> Iterator[Finding]:
         yield judge_clock(one["id"], ahead_s)
 
 
-def _check_address(address: str) -> Iterator[Finding]:
+def _check_address(address: str, credentials: "Credentials") -> Iterator[Finding]:
     """Yields the finding of an address that somebody named, and no broker of the cluster has, as of one that is dead;
     nothing if a broker answers there, as behind a load balancer."""
     import httpx
 
     try:
-        httpx.get(f"{address}/healthz", timeout=READY_S)
+        httpx.get(f"{address}/healthz", timeout=READY_S, verify=credentials.verify(address))
     except httpx.HTTPError as error:
         yield failed("brokers", f"{address} does not answer from here: {error}")
 
@@ -294,7 +296,13 @@ def doctor(
     ] = None,
     output: Output = TABLE,
     url: Annotated[
-        str | None, typer.Option("--url", envvar="SEAWEEDQ_URL", help="Brokers to look at, separated by commas.")
+        str | None,
+        typer.Option(
+            "--url",
+            envvar="SEAWEEDQ_URL",
+            help="Brokers to look at, separated by commas; by default those of the current context.",
+            callback=lambda url: url or current_url("") or None,
+        ),
     ] = None,
 ) -> None:
     """Check what a broker needs on this machine (open files, disk, store, clock, coordination), and running brokers.

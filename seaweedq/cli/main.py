@@ -64,6 +64,7 @@ PANELS = {
     "Access": {
         "principal": _Command("access", "principals", "Create, show, list and remove principals."),
         "token": _Command("access", "tokens", "Issue, list and revoke tokens."),
+        "context": _Command("context", "app", "Name brokers, and choose which ones commands use."),
         "whoami": _Command("access", "whoami", "Show the caller's identity and permissions.", "WHOAMI"),
     },
 }

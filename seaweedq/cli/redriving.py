@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from seaweedq.cli.shared.common import complain, counted
+from seaweedq.cli.shared.contexts import credentials_of
 from seaweedq.client.core.attempts import Brokers, Patience, parse_urls
 from seaweedq.client.core.calls import publish_request
 from seaweedq.client.core.effects import JSON
@@ -48,7 +49,9 @@ class Redriver:
         self._is_bytes = client.topic(topic)["format"] == "bytes"
         self._there: set[str] = set()  # topics that exist
         self._name = ""
-        self._transport = SyncTransport(Brokers(parse_urls(url), time.monotonic), ANSWER_S, None)
+        self._transport = SyncTransport(
+            Brokers(parse_urls(url), time.monotonic), ANSWER_S, None, credentials=credentials_of(url)
+        )
 
     def redrive(self, letter: "Message") -> Literal["published", "there"] | None:
         """Publishes a letter, unless that was done. Returns None for a message that is no letter. Raises TopicNotFound

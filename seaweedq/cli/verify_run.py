@@ -21,6 +21,7 @@ import pyarrow as pa
 from seaweedq.broker.uploads import rules as upload_rules
 from seaweedq.cli.server.backends import OpenStore, open_store
 from seaweedq.cli.server.given_settings import settings_of
+from seaweedq.cli.shared.contexts import credentials_of
 from seaweedq.client.core.attempts import Brokers, parse_urls
 from seaweedq.client.core.calls import call, fetch_request, segments, topic_path
 from seaweedq.client.core.effects import ARROW, Reply, Request, Steps
@@ -168,7 +169,8 @@ class Broker:
 
     def __init__(self, url: str, topic: str) -> None:
         self._topic = topic
-        self._transport = SyncTransport(Brokers(parse_urls(url), SystemClock().monotonic_s), TIMEOUT_S, None)
+        brokers = Brokers(parse_urls(url), SystemClock().monotonic_s)
+        self._transport = SyncTransport(brokers, TIMEOUT_S, None, credentials=credentials_of(url))
 
     def store(self) -> tuple[str, str]:
         """Returns the id of its cluster, and the URL of the cluster's store."""

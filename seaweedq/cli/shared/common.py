@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from seaweedq.cli.shared.contexts import ContextUrl, credentials_of, current_url
 from seaweedq.errors import ConnectionFailed, SeaweedqError
 from seaweedq.units import bytes_of, moment_of, seconds_of
 
@@ -28,10 +29,24 @@ if TYPE_CHECKING:
     from seaweedq.client.sync.transport import SyncTransport
     from seaweedq.settings import Settings
 
-Url = Annotated[
-    str, typer.Option("--url", envvar="SEAWEEDQ_URL", help="URL of any broker, or several, comma-separated.")
-]
 DEFAULT_URL = "http://127.0.0.1:8080"
+
+
+def chosen_url(context: typer.Context, url: str) -> str:
+    """Returns the URL that was given, else that of the current context, else the default."""
+    source = context.get_parameter_source("url")
+    return current_url(url) if source is not None and source.name == "DEFAULT" else url
+
+
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        envvar="SEAWEEDQ_URL",
+        help="URL of any broker, or several, comma-separated; a context's comes before the default.",
+        callback=chosen_url,
+    ),
+]
 CLIENT_S = 30.0
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 COMPLETION_S = 1.0
@@ -42,8 +57,8 @@ def _topics(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the names of topics that begin so, for the shell's completion; none if no broker answers soon."""
     from seaweedq.client.core.calls import pages
 
-    url = ctx.params.get("url") or os.environ.get("SEAWEEDQ_URL") or DEFAULT_URL
     try:
+        url = ctx.params.get("url") or os.environ.get("SEAWEEDQ_URL") or current_url(DEFAULT_URL)
         with calling(url, COMPLETION_S) as transport:
             names = [str(one["name"]) for one in transport.run(pages("/v1/topics", "topics"))]
     except (SeaweedqError, typer.BadParameter):
@@ -59,7 +74,7 @@ def connect(url: str, on_retry: "OnRetry | None" = None) -> "Client":
     from seaweedq.client import Client
 
     try:
-        return Client(url, on_retry=on_retry)
+        return Client(url, on_retry=on_retry, **(url.files() if isinstance(url, ContextUrl) else {}))
     except ValueError as error:
         raise unusable(error) from error
 
@@ -71,7 +86,9 @@ def calling(url: str, timeout_s: float = CLIENT_S) -> Iterator["SyncTransport"]:
     from seaweedq.client.sync.transport import SyncTransport
 
     try:
-        transport = SyncTransport(Brokers(parse_urls(url), time.monotonic), timeout_s, None)
+        transport = SyncTransport(
+            Brokers(parse_urls(url), time.monotonic), timeout_s, None, credentials=credentials_of(url)
+        )
     except ValueError as error:
         raise unusable(error) from error
     try:
@@ -95,7 +112,7 @@ def unusable(error: ValueError) -> typer.BadParameter:
 
 def first_url(url: str) -> str:
     """Returns the first of the brokers at `url`, for commands that use one alone."""
-    return url.split(",")[0].strip()
+    return url.first() if isinstance(url, ContextUrl) else url.split(",")[0].strip()
 
 
 def one_line(error: BaseException) -> str:
@@ -211,15 +228,17 @@ def lines(url: str, topic: str, path: str, value: str = '{"n": 1}', header: str 
     shell that prints the header with the token; if it is empty, curl shows none.
     """
     curl = f"{header} | curl -H @-" if header else "curl"
+    curl += f" --cacert {quote(url.ca_file)}" if isinstance(url, ContextUrl) and url.ca_file else ""
     body = f"-H 'content-type: application/json' -d '{{\"value\": {value}}}'"
     publish = f"{curl} {url}/v1/topics/{topic}/messages {body}"
     shown = f"{curl} {url}/v1/topics/{topic}"
     fetch = f"{curl} '{url}/v1/topics/{topic}/segments/0/messages?limit=2'"
+    named = "" if isinstance(url, ContextUrl) else f" --url {url}"  # with the option it would be no context's token
     name = topic if re.fullmatch("[A-Za-z][A-Za-z0-9_]*", topic) else f'"{topic}"'
     return [
         *([publish, shown] if value else [shown, fetch]),
-        f"seaweedq pull {topic} --subscription mine --start earliest --url {url}",
-        f"seaweedq sql {quote(f'SELECT segment, count(*) FROM {name} GROUP BY segment')} --url {url}",
+        f"seaweedq pull {topic} --subscription mine --start earliest{named}",
+        f"seaweedq sql {quote(f'SELECT segment, count(*) FROM {name} GROUP BY segment')}{named}",
         f'spark.read.parquet("{location(path)}").show()  # in pyspark',
     ]
 
@@ -239,13 +258,14 @@ def welcome(settings: "Settings", url: str) -> list[tuple[str, str]]:
     return [("token", f"export SEAWEEDQ_TOKEN_FILE={named}"), *shown]
 
 
-def header_of(environment: Mapping[str, str]) -> str:
-    """Returns the command of a shell that prints the header with the token that a client takes from these variables;
-    empty if it takes none."""
+def header_of(environment: Mapping[str, str], url: str = "") -> str:
+    """Returns the command of a shell that prints the header with the token that a command takes from these variables,
+    else from the context of its URL; empty if it takes none."""
     if environment.get("SEAWEEDQ_TOKEN"):
         return """printf 'Authorization: Bearer %s' "$SEAWEEDQ_TOKEN\""""  # a builtin: no process has the token
-    of_file = """sed 's/^/Authorization: Bearer /' "$SEAWEEDQ_TOKEN_FILE\""""
-    return of_file if environment.get("SEAWEEDQ_TOKEN_FILE") else ""
+    of_context = quote(url.token_file) if isinstance(url, ContextUrl) and url.token_file else ""
+    file = '"$SEAWEEDQ_TOKEN_FILE"' if environment.get("SEAWEEDQ_TOKEN_FILE") else of_context
+    return f"sed 's/^/Authorization: Bearer /' {file}" if file else ""
 
 
 def location(path: str) -> str:

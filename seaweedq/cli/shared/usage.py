@@ -20,7 +20,8 @@ from typing import Any
 import typer
 
 from seaweedq.cli.shared.common import complain
-from seaweedq.errors import SeaweedqError
+from seaweedq.cli.shared.contexts import ContextUrl
+from seaweedq.errors import ConnectionFailed, SeaweedqError, Unauthenticated
 
 _FIELD = re.compile(r"""(?<![\w.'"`/-])[a-z]+(?:[_.][a-z]+)+(?:\[\d+\])?(?![\w'"`/-])""")
 _ALIASES = {"initial_segments": "--segments"}
@@ -42,6 +43,9 @@ def _with_options(callback: Callable[..., Any], options: Collection[str]) -> Cal
             return callback(*arguments, **named)
         except SeaweedqError as error:
             text = in_options(str(error), str(error.fields.get("field", "")), options)
+            url = named.get("url")
+            if isinstance(url, ContextUrl) and isinstance(error, ConnectionFailed | Unauthenticated):
+                text = f"context {url.name} ({url}): {text}"
             error.args = (text,)
             raise
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, one_line, say
+from seaweedq.cli.shared.contexts import credentials_of
 from seaweedq.cli.shared.output import JSON, MessageOutput, message_line
 from seaweedq.errors import BelowRetention, Unavailable
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import httpx
 
     from seaweedq.client import Client, Message
+    from seaweedq.client.http import Credentials
 
 EXAMPLES = """Examples: seaweedq topic tail flights ·
 seaweedq topic tail flights -n 0 --follow ·
@@ -99,21 +101,23 @@ def _coming(url: str, topic: str, start: str, key: str | None) -> Iterator[str]:
     """Yields the messages that come, over the topic's stream, and goes on at the next broker if one leaves."""
     import httpx
 
+    credentials = credentials_of(url)
     urls = [f"{one.strip().rstrip('/')}/v1/topics/{topic}/stream" for one in url.split(",")]
-    with httpx.Client(timeout=httpx.Timeout(10.0, read=SILENT_S), params={"start": start}) as http:
-        for line in _of_any(http, urls, start):
+    timeout, verify = httpx.Timeout(10.0, read=SILENT_S), credentials.verify(urls[0])
+    with httpx.Client(timeout=timeout, params={"start": start}, verify=verify) as http:
+        for line in _of_any(http, credentials, urls, start):
             if key is None or _key_of(line) == key:
                 yield line
 
 
-def _of_any(http: "httpx.Client", urls: list[str], start: str) -> Iterator[str]:
+def _of_any(http: "httpx.Client", credentials: "Credentials", urls: list[str], start: str) -> Iterator[str]:
     import httpx
 
     at: dict[str, str] = {}
     told = False
     for url in cycle(urls):
         try:
-            for line in _listen(http, url, at):
+            for line in _listen(http, credentials, url, at):
                 told = False
                 yield line
         except BelowRetention as error:
@@ -132,11 +136,9 @@ def raise_positions(positions: str, error: BelowRetention) -> str:
     return re.sub(rf"(?<![0-9]){segment}-[0-9]+", f"{segment}-{start}", positions)
 
 
-def _listen(http: "httpx.Client", url: str, at: dict[str, str]) -> Iterator[str]:
+def _listen(http: "httpx.Client", credentials: "Credentials", url: str, at: dict[str, str]) -> Iterator[str]:
     """Yields the messages of one broker's stream, and keeps in `at` the header from which another goes on."""
-    from seaweedq.client.http import Credentials
-
-    with http.stream("GET", url, headers={**at, **Credentials().headers()}) as answer:
+    with http.stream("GET", url, headers={**at, **credentials.headers()}) as answer:
         _check(answer)
         for position, batch in parse_batches(split_lines(answer.iter_text())):
             at["last-event-id"] = position

@@ -243,7 +243,7 @@ def show(
         return
     print_page(found, output)
     value = '{"n": 1}' if found.topic["format"] == "json" else ""
-    say("\n" + "\n".join(lines(first_url(url), topic, found.topic["path"], value, header_of(os.environ))))
+    say("\n" + "\n".join(lines(first_url(url), topic, found.topic["path"], value, header_of(os.environ, url))))
 
 
 @app.command(epilog="Example: seaweedq topic flush flights")

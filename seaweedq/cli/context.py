@@ -1,0 +1,167 @@
+"""`seaweedq context`: names for brokers, so that no command needs --url and a token's file."""
+
+import os
+import ssl
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from seaweedq.cli.shared.common import remark
+from seaweedq.cli.shared.contexts import Contexts, check_name, contexts_path, known, read_contexts, write_contexts
+from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_json, say_page, say_table
+from seaweedq.client.core.attempts import parse_urls
+from seaweedq.errors import ClientError
+
+app = typer.Typer(no_args_is_help=True, help="Name brokers, and choose which ones commands use.")
+_HEAD = columns("current, name, url, token file, CA")
+
+
+def _names(incomplete: str) -> list[str]:
+    """Returns the names of contexts that begin so, for the shell's completion."""
+    try:
+        return [name for name in sorted(read_contexts()[1]) if name.startswith(incomplete)]
+    except ClientError:
+        return []
+
+
+def _new_name(name: str) -> str:
+    try:
+        return check_name(name)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _urls(url: str) -> str:
+    try:
+        parse_urls(url)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if any(urlsplit(one.strip()).username is not None for one in url.split(",")):
+        raise typer.BadParameter("a context holds no secret; leave out the part before @, and use --token-file")
+    return url
+
+
+def _token_file(path: Path | None) -> Path | None:
+    if path is None:
+        return None
+    if str(path).startswith("sq1_"):
+        raise typer.BadParameter("that is a token; write it to a file that you alone may read, and name the file")
+    return _readable(path)
+
+
+def _ca_file(path: Path | None) -> Path | None:
+    if path is None:
+        return None
+    try:
+        ssl.create_default_context(cafile=_readable(path))
+    except ssl.SSLError:
+        raise typer.BadParameter(f"{str(path)!r} has no certificate in PEM") from None
+    return path
+
+
+def _readable(path: Path) -> Path:
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise typer.BadParameter(f"{str(path)!r} cannot be read: {error.strerror}") from None
+    return path
+
+
+Known = Annotated[str, typer.Argument(help="Name of the context.", show_default=False, autocompletion=_names)]
+
+
+@app.command(epilog="Example: seaweedq context add prod --url https://queue.example.com --token-file ~/prod.token")
+def add(
+    name: Annotated[str, typer.Argument(help="Name of the context.", show_default=False, callback=_new_name)],
+    url: Annotated[str, typer.Option("--url", help="URL of any broker, or several, comma-separated.", callback=_urls)],
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the token; only its path is kept.", callback=_token_file)
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="CA of the brokers' certificates, PEM.", callback=_ca_file)
+    ] = None,
+    use: Annotated[bool, typer.Option("--use", help="Use it from now on; the first one is used anyway.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a context of this name.")] = False,
+    output: Output = TABLE,
+) -> None:
+    """Add a context. Nobody is asked whether brokers answer; seaweedq doctor does that."""
+    current, contexts = read_contexts()
+    if name in contexts and not replace:
+        raise ClientError(f"context {name} is there already; --replace replaces it")
+    context = {"url": url}
+    context |= {"token_file": str(token_file.absolute())} if token_file else {}
+    context |= {"ca_file": str(ca_file.absolute())} if ca_file else {}
+    current = name if use or not contexts else current
+    write_contexts(current, {**contexts, name: context})
+    chosen = " and chose" if current == name else ""
+    say_done(output, f"added{chosen} context {name}", name=name, current=current == name, **context)
+    _remark_variable()
+
+
+@app.command(epilog="Example: seaweedq context use prod")
+def use(name: Known, output: Output = TABLE) -> None:
+    """Use a context for all commands that are given no brokers by --url or SEAWEEDQ_URL."""
+    _, contexts = read_contexts()
+    write_contexts(known(name, contexts), contexts)
+    say_done(output, f"commands use context {name} ({contexts[name]['url']})", name=name, current=True)
+    _remark_variable()
+
+
+@app.command("list", epilog="Example: seaweedq context list")
+def list_contexts(output: Output = TABLE) -> None:
+    """List the contexts; a * marks the current one."""
+    current, contexts = read_contexts()
+    if output == JSON:
+        for name in sorted(contexts):
+            say_json(_facts(name, current, contexts))
+        return
+    rows = (
+        ("*" if name == current else "", name, one["url"], one.get("token_file", ""), one.get("ca_file", ""))
+        for name, one in sorted(contexts.items())
+    )
+    say_table(output, _HEAD, rows, "no context yet; seaweedq context add NAME --url URL makes one")
+    if contexts:
+        _remark_variable()
+
+
+@app.command(epilog="Examples: seaweedq context show · seaweedq context show prod")
+def show(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Name; by default the current one.", show_default=False, autocompletion=_names),
+    ] = None,
+    output: Output = TABLE,
+) -> None:
+    """Show a context, and where it is kept."""
+    current, contexts = read_contexts()
+    if name is None and current is None:
+        raise ClientError("no context is chosen; seaweedq context use NAME chooses one")
+    facts = _facts(known(name or current or "", contexts), current, contexts)
+    if output == JSON:
+        say_json(facts)
+        return
+    say_page((label.replace("_", " "), str(value)) for label, value in {**facts, "kept in": contexts_path()}.items())
+    for label in ("token_file", "ca_file"):
+        if label in facts and not Path(str(facts[label])).exists():
+            remark(f"{facts[label]} does not exist")
+
+
+@app.command(epilog="Example: seaweedq context remove prod")
+def remove(name: Known, output: Output = TABLE) -> None:
+    """Remove a context. Its token's file stays."""
+    current, contexts = read_contexts()
+    left = {one: context for one, context in contexts.items() if one != known(name, contexts)}
+    write_contexts(None if current == name else current, left)
+    none = "; none is chosen now" if current == name else ""
+    say_done(output, f"removed context {name}{none}", name=name, removed=True)
+
+
+def _facts(name: str, current: str | None, contexts: Contexts) -> dict[str, object]:
+    return {"name": name, "current": name == current, **contexts[name]}
+
+
+def _remark_variable() -> None:
+    if os.environ.get("SEAWEEDQ_URL"):
+        remark("SEAWEEDQ_URL is set, and comes before any context")

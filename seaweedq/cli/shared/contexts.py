@@ -1,0 +1,137 @@
+"""Contexts: names for brokers, each with a URL and the files of its token and CA, in one file of the user.
+
+A command takes the current context where neither `--url` nor SEAWEEDQ_URL names brokers; a token in the environment
+comes before the context's. So no token of a context goes to other brokers than its own. The file holds no token, has
+mode 0600, and is replaced as a whole. `Client()` never reads it.
+"""
+
+import os
+import re
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seaweedq.errors import ClientError
+
+if TYPE_CHECKING:
+    from seaweedq.client.http import Credentials
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MEMBERS = {"url", "token_file", "ca_file"}
+Contexts = dict[str, dict[str, str]]
+
+
+class ContextUrl(str):
+    """The URL of a context, with its name and its files; empty for a file that it has not."""
+
+    name: str
+    token_file: str
+    ca_file: str
+
+    @staticmethod
+    def of(name: str, context: dict[str, str]) -> "ContextUrl":
+        """Returns the URL of a context by this name."""
+        url = ContextUrl(context["url"])
+        url.name, url.token_file, url.ca_file = name, context.get("token_file", ""), context.get("ca_file", "")
+        return url
+
+    def first(self) -> "ContextUrl":
+        """Returns the first of its URLs, for commands that use one alone."""
+        files = {"token_file": self.token_file, "ca_file": self.ca_file}
+        return ContextUrl.of(self.name, {"url": self.split(",")[0].strip(), **files})
+
+    def files(self) -> dict[str, Any]:
+        """Returns the arguments of a client for the context: a token in the environment comes before the file."""
+        has_token = os.environ.get("SEAWEEDQ_TOKEN") or os.environ.get("SEAWEEDQ_TOKEN_FILE")
+        return {"token_file": None if has_token else self.token_file or None, "ca_file": self.ca_file or None}
+
+
+def credentials_of(url: str) -> "Credentials":
+    """Returns what a command shows to the brokers at a URL, and the CA that it trusts there."""
+    from seaweedq.client.http import Credentials
+
+    return Credentials(**url.files()) if isinstance(url, ContextUrl) else Credentials()
+
+
+def contexts_path() -> Path:
+    """Returns the file of the contexts: in XDG_CONFIG_HOME, else in ~/.config. Raises ClientError without a home."""
+    folder = os.environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(folder):  # the specification has relative ones ignored
+        try:
+            folder = str(Path.home() / ".config")
+        except RuntimeError:
+            raise ClientError("there is no home folder for contexts; set XDG_CONFIG_HOME") from None
+    return Path(folder) / "seaweedq" / "contexts.json"
+
+
+def read_contexts() -> tuple[str | None, Contexts]:
+    """Returns the name of the current context, None if there is none, and all contexts. Raises ClientError for a file
+    that cannot be read."""
+    path = contexts_path()
+    try:
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None, {}
+    except OSError as error:
+        raise ClientError(f"the contexts in {path} cannot be read: {error.strerror}") from None
+    import json
+
+    try:
+        found = json.loads(text)
+        contexts = {str(name): _context(one) for name, one in found["contexts"].items()}
+        current = found["current"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ClientError(f"{path} is not a file of contexts; correct it, or remove it") from None
+    return current if current in contexts else None, contexts
+
+
+def _context(one: dict[str, str]) -> dict[str, str]:
+    if "url" not in one or not one.keys() <= _MEMBERS or not all(isinstance(each, str) for each in one.values()):
+        raise ValueError
+    return dict(one)
+
+
+def write_contexts(current: str | None, contexts: Contexts) -> None:
+    """Replaces the file, with mode 0600. Raises ClientError."""
+    import json
+    import tempfile
+
+    path = Path(os.path.realpath(contexts_path()))  # a link stays one
+    text = json.dumps({"current": current, "contexts": contexts}, indent=2) + "\n"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, written = tempfile.mkstemp(prefix=".contexts-", dir=path.parent)  # it has mode 0600
+        try:
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(written, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(written)
+            raise
+    except OSError as error:
+        raise ClientError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def current_url(default: str) -> str:
+    """Returns the URL of the current context, else the default. Raises ClientError."""
+    current, contexts = read_contexts()
+    return ContextUrl.of(current, contexts[current]) if current else default
+
+
+def check_name(name: str) -> str:
+    """Returns the name of a context. Raises ValueError."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"invalid context name {name!r}: use letters, digits, '.', '_' and '-', at most 64")
+    return name
+
+
+def known(name: str, contexts: Contexts) -> str:
+    """Returns the name of a context that is there. Raises ClientError, which names the nearest."""
+    if name in contexts:
+        return name
+    near = get_close_matches(name, contexts, 1)
+    raise ClientError(f"there is no context {name!r}" + (f"; the nearest is {near[0]}" if near else ""))
