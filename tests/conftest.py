@@ -1,6 +1,8 @@
 """What all tests share: fixtures of tests/support, tiers, and why tests were skipped."""
 
+import os
 import signal
+import tempfile
 from collections import Counter
 
 import pytest
@@ -18,6 +20,8 @@ pytest_plugins = [
 ]
 
 
+# The contexts of the user who runs the tests: commands would use them.
+os.environ["XDG_CONFIG_HOME"] = os.path.join(tempfile.gettempdir(), "seaweedq-tests-config")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job ignores it, and so would the programs that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)

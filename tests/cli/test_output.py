@@ -97,6 +97,11 @@ CALLS = [
     ("principal remove p",),
     ("whoami",),
     ("bench --messages 10 --consumers 0",),
+    ("context add c --replace",),
+    ("context use c",),
+    ("context list",),
+    ("context show c",),
+    ("context remove c",),
     ("subscription delete t s --yes",),
     ("topic delete t --yes",),
 ]
@@ -110,8 +115,10 @@ def test_the_json_of_every_command_parses(real_broker, tmp_path):
     called = set()
     for line, *stdin in CALLS:
         words = [word.replace("%", " ").format(**names) for word in line.split()]
-        env = {"VISUAL": "true"} if words[:2] == ["topic", "edit"] else None
-        done = seaweedq(*words, "-o", "json", "--url", real_broker.url, stdin="".join(stdin), env=env)
+        env = {"VISUAL": "true"} if words[:2] == ["topic", "edit"] else {}
+        at = () if words[0] == "context" and words[1] != "add" else ("--url", real_broker.url)
+        env["XDG_CONFIG_HOME"] = str(tmp_path)
+        done = seaweedq(*words, "-o", "json", *at, stdin="".join(stdin), env=env)
         assert done.returncode == 0, (line, done.stderr)
         found = [json.loads(one) for one in done.stdout.splitlines()]
         assert all(isinstance(one, dict) for one in found), (line, found)
