@@ -29,10 +29,11 @@ This page is what `seaweedq COMMAND --help` prints.
 `seaweedq help` lists pages to read in the terminal.
 `--version` prints the version; `--install-completion` teaches your shell the commands, options and names of topics.
 
-All commands except `serve` and `demo` talk to a broker.
-Its address is that of `--url`, else of `SEAWEEDQ_URL`, else `http://127.0.0.1:8080`.
+All commands except `serve`, `demo` and `context` talk to a broker.
+Its address is that of `--url`, else of `SEAWEEDQ_URL`, else of the current [context](#seaweedq-context).
+Without any it is `http://127.0.0.1:8080`.
 Separate several brokers by commas; if one fails, [the next one is used](../do/python.md#several-brokers).
-Tokens come from `SEAWEEDQ_TOKEN`, or from the file in `SEAWEEDQ_TOKEN_FILE`.
+Tokens come from `SEAWEEDQ_TOKEN` or the file in `SEAWEEDQ_TOKEN_FILE`, else from the context whose address is used.
 There is no option for them, because `ps` shows options.
 
 ## Units

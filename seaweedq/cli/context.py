@@ -86,7 +86,12 @@ def add(
     replace: Annotated[bool, typer.Option("--replace", help="Replace a context of this name.")] = False,
     output: Output = TABLE,
 ) -> None:
-    """Add a context. Nobody is asked whether brokers answer; seaweedq doctor does that."""
+    """Name brokers by their URL, and the files of a token and a CA.
+
+    Commands use the current context where neither --url nor SEAWEEDQ_URL names brokers. A token of the environment
+    comes before the context's. `Client()` ignores contexts. They are kept in ~/.config/seaweedq/contexts.json, or below
+    XDG_CONFIG_HOME: paths of tokens, and no token. `seaweedq doctor` checks whether the brokers answer.
+    """
     current, contexts = read_contexts()
     if name in contexts and not replace:
         raise ClientError(f"context {name} is there already; --replace replaces it")

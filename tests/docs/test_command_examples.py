@@ -19,6 +19,7 @@ ELSEWHERE = {
     "seaweedq serve": "tests/cli/server",
     "seaweedq demo": "tests/cli/test_demo_run.py",
     "seaweedq bench": "tests/cli/test_cli_real_broker.py",
+    "seaweedq context": "tests/cli/test_context.py",
     "seaweedq spark": "tests/spark/jobs",
     "seaweedq cluster rebuild": "tests/docs/test_drill.py",
 }
