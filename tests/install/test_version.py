@@ -15,7 +15,7 @@ def test_package_and_chart_have_the_version() -> None:
     assert (seaweedq.__version__, chart["appVersion"]) == (VERSION, VERSION)
 
 
-def test_the_release_publishes_a_tag_of_the_version_alone_and_says_that_it_is_untried() -> None:
+def test_the_release_takes_a_tag_of_the_version_alone_and_is_untried() -> None:
     text = (ROOT / ".github/workflows/release.yml").read_text()
     workflow = yaml.safe_load(text)
     assert text.startswith("# UNTRIED")
