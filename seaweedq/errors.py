@@ -332,7 +332,7 @@ class NeedsLevel(BadRequest):
 
 
 class LevelConflict(BadRequest):
-    """The cluster's level cannot become the one that is asked for; fields: level, to, too_old (brokers that do not
+    """The cluster's level cannot become the requested one; fields: level, to, too_old (brokers that do not
     read it)."""
 
     slug, title = "level-conflict", "The cluster's level cannot change to this"
@@ -372,9 +372,9 @@ class Forbidden(BadRequest):
 
 
 class PeerRefused(Forbidden):
-    """The request claims to come from a broker of this cluster, and is not taken for one; fields: reason."""
+    """The request claims to come from a broker of this cluster, and is not recognized as one; fields: reason."""
 
-    slug, title = "peer-refused", "Not taken for a broker"
+    slug, title = "peer-refused", "Not recognized as a broker"
 
 
 class ForeignOrigin(Forbidden):
@@ -391,7 +391,7 @@ class LeaseEnded(BadRequest):
 
 
 class LeaseOfAnother(BadRequest):
-    """The lease is not the named consumer's; fields: lease, consumer."""
+    """The lease belongs to another consumer; fields: lease, consumer."""
 
     slug, title = "lease-of-another", "The lease is another consumer's"
 
@@ -426,10 +426,10 @@ class NotReady(Unavailable):
 
 
 class Restored(Unavailable):
-    """Coordination went back, or is empty beside a store that has a cluster: the broker waits for a rebuild; fields:
+    """Coordination was lost, or restored to an earlier state: the broker, or the topic, waits for a rebuild; fields:
     command, found (reasons), topic."""
 
-    slug, title = "restored", "Coordination went back"
+    slug, title = "restored", "Coordination was lost or restored"
 
 
 class Overloaded(Unavailable):
