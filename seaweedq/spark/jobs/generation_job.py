@@ -10,13 +10,14 @@ the rows, and counts for nothing.
 Messages that had expired at the map's time are left out.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from seaweedq.client.core.calls import describe_topic, with_removed
+from seaweedq.client.core.calls import describe_topic, segments, with_removed
 from seaweedq.client.core.table import TablePlan, expiry_time, plan, table_schema
 from seaweedq.client.sync.client import Client
 from seaweedq.clock import Ids, SystemIds
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 KEEP_S = 3600.0
+_GONE = re.compile(r"FILE_NOT_EXIST|FileNotFound|BelowRetention|SegmentNotFound")  # in what Spark says
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"  # by default one that has no statistics, and that few others read
 
 
@@ -109,10 +111,20 @@ class Snapshot:
             if step.offsets == at:
                 break
             at = step.offsets
+        starts = {number: one.start for number, one in known.items()}
+        wanted = {n: (max(first, starts.get(n, first)), last) for n, (first, last) in wanted.items()}
+        wanted = {number: bounds for number, bounds in wanted.items() if bounds[0] < bounds[1]}
         taken = tuple(losses) if after is not None else ()
         as_of = expiry_time(answer, "skip")
         assert as_of is not None
         return Snapshot(facts, there, wanted, at, taken, as_of)
+
+    def taken_since(self, client: Client, topic: str) -> Sequence[Loss]:
+        """Asks what retention has taken of the ranges since."""
+        there = client.run(segments(topic))
+        starts = {each["id"]: each["start_offset"] for each in there}
+        behind = {n: min(starts.get(n, last), last) for n, (_, last) in self.wanted.items()}
+        return [Loss(n, first, behind[n]) for n, (first, _) in self.wanted.items() if first < behind[n]]
 
     @property
     def columns(self) -> list[str]:
@@ -170,7 +182,7 @@ class GenerationJob:
                 raise self._losses(topic.losses)
             read = sum(last - first for first, last in topic.wanted.values())
             lost = tuple(map(str, topic.losses))
-            if self.kind == "export" and not topic.wanted:
+            if self.kind == "export" and not topic.wanted and topic.offsets == (begin or topic.offsets):
                 return Added(self.kind, self.topic, place.given, None, None, 0, 0, lost=lost)
             fetch = Fetch(self.url, self.topic, {})
             frame = make(planned_frame(self.spark, client, fetch, topic.facts, topic.known, topic.chosen()), topic)
@@ -178,7 +190,7 @@ class GenerationJob:
                 try:
                     rows = self._write(frame, place, begun)
                 except Exception as error:
-                    if why := self._reason(client, there, begun, begin):
+                    if why := self._reason(error, client, there, begun, topic):
                         raise why from error
                     raise
                 made = self._record(begun, newest, topic, frame, rows)
@@ -256,24 +268,29 @@ class GenerationJob:
         )
 
     def _reason(
-        self, client: Client, there: Generations, begun: Begun, begin: Mapping[int, int] | None
+        self, error: Exception, client: Client, there: Generations, begun: Begun, topic: Snapshot
     ) -> ClientError | None:
         """Returns why the rows could not be written if it is known: another job, whose cleaning may have met this one,
         or retention."""
         try:
             if there.is_decided(begun):
                 return there.lost(begun)
-            losses = Snapshot.fetch(client, self.topic, begin).losses
+            losses = topic.taken_since(client, self.topic) if _GONE.search(str(error)) else ()
         except SeaweedqError:
             return None
+        if losses and self.kind == "compact":
+            return ClientError(f"{_gone(self.topic, losses)} were read. Run it again: they are no longer in the topic")
         return self._losses(losses) if losses else None
 
     def _losses(self, losses: Sequence[Loss]) -> ClientError:
-        said = "; ".join(map(str, losses[:10])) + (f"; and {len(losses) - 10} others" if len(losses) > 10 else "")
         return ClientError(
-            f"rows of topic {self.topic!r} are gone before they were exported: {said}. With --skip-lost the export "
-            "goes on behind them"
+            f"{_gone(self.topic, losses)} were exported. With --skip-lost the export goes on behind them"
         )
+
+
+def _gone(topic: str, losses: Sequence[Loss]) -> str:
+    said = "; ".join(map(str, losses[:10])) + (f"; and {len(losses) - 10} others" if len(losses) > 10 else "")
+    return f"rows of topic {topic!r} are gone ({said}), before they"
 
 
 @contextmanager

@@ -30,6 +30,7 @@ Unless the record behind says that it follows this very one, the job has lost.
 
 import json
 import logging
+import math
 import os
 import re
 import time
@@ -244,19 +245,21 @@ class Generations:
     def clean(self, newest: Generation, keep_s: float) -> list[str]:
         """Removes what is superseded or was left behind for `keep_s` seconds when the newest generation was recorded.
         Returns its names. What cannot be removed is left to the next job."""
-        made_s = {number: self._modified_s(self._record(number)) for number in self.numbers()}
-        now_s = made_s.get(newest.generation)
-        if now_s is None:
+        try:
+            made_s = {number: self._modified_s(self._record(number)) for number in self.numbers()}
+            now_s = made_s[newest.generation]
+            gone = superseded({n: at for n, at in made_s.items() if n <= newest.generation}, now_s, keep_s)
+            named = {name for number in made_s if number not in gone for name in self.read(number).folders}
+            folders = [info["name"].rstrip("/").rpartition("/")[2] for info in self._listed("")]
+        except Exception as error:  # such as a record that another job removes just now; this generation counts
+            logger.warning("what is superseded in %s is left for the next job: %s", self.place.given, error)
             return []
-        gone = superseded({n: at for n, at in made_s.items() if n <= newest.generation}, now_s, keep_s)
-        named = {name for number in made_s if number not in gone for name in self.read(number).folders}
-        removed = [f"{RECORDS}/{number}.json" for number in gone if self._remove(f"{RECORDS}/{number}.json")]
-        for info in self._listed(""):
-            name = info["name"].rstrip("/").rpartition("/")[2]
+        removed = [name for name in (f"{RECORDS}/{number}.json" for number in gone) if self._remove(name)]
+        for name in folders:
             found = _FOLDER.fullmatch(name)
             if not found or int(found[1]) > newest.generation or name in named:
                 continue
-            if now_s - self._last_write_s(name, now_s) >= keep_s and self._remove(name):
+            if now_s - self._last_write_s(name) >= keep_s and self._remove(name):
                 removed.append(name)
         return removed
 
@@ -374,12 +377,13 @@ class Generations:
     def _modified_s(self, name: str) -> float:
         return _time_s(self.files.info(name))
 
-    def _last_write_s(self, folder: str, now_s: float) -> float:
+    def _last_write_s(self, folder: str) -> float:
         """Returns when something below a folder was written last."""
         try:
             found = self.files.find(f"{self._root}/{folder}", withdirs=self.place.local, detail=True)
-        except FileNotFoundError:
-            return now_s
+        except Exception as error:
+            logger.warning("%s of %s is left for the next job: %s", folder, self.place.given, error)
+            return math.inf
         return max(map(_time_s, found.values()), default=0.0)
 
     def _remove(self, name: str) -> bool:

@@ -1,5 +1,5 @@
 """Jobs killed at each place between their writes, and two at once as processes: longer than tests of each day may be.
-`test_generation_commands` has one kill, and two at once in one process."""
+`test_generation_commands` has two at once in one process, `test_generations` kills in each interleaving."""
 
 import os
 import signal
@@ -11,10 +11,10 @@ import pytest
 
 from seaweedq import Client
 from seaweedq.spark import read_generation
+from seaweedq.spark.jobs.generations import Generations, Place
 from tests.spark.jobs.test_export import of_topic, positions, publish
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.spark.job_process import WITHIN_S, environment, is_stopped, job, run
-from tests.support.spark.killed_job import kill_and_run_again
 
 pytestmark = [
     pytest.mark.process,
@@ -39,7 +39,21 @@ def topic(broker: BrokerProcess, request: pytest.FixtureRequest) -> str:
 def test_a_killed_job_is_run_again(
     spark: Any, broker: BrokerProcess, topic: str, tmp_path: Path, kind: str, place: str
 ) -> None:
-    kill_and_run_again(spark, broker.url, topic, tmp_path, kind, place)
+    arguments = (kind, topic, "--to", tmp_path, "--url", broker.url, "--keep", "0")
+    assert run(*arguments, env=environment(SEAWEEDQ_FAIL_AT=place))[0] == -signal.SIGKILL
+    there = Generations(Place.parse(str(tmp_path)))
+    assert there.numbers() == ([1] if place == "generation.recorded" else [])
+    with Client(broker.url) as client:
+        client.publish(topic, [{"key": f"k{n % 11}", "value": n} for n in range(30, 40)])
+        code, said, err = run(*arguments, env=environment())
+        assert code == 0, err
+        expected = sorted(map(int, client.read_table(topic, live=True)["value"].to_pylist()))
+    kept = sorted(int(row.value) for row in read_generation(spark, str(tmp_path)).collect())
+    newest = there.newest()
+    assert newest
+    assert {*newest.folders} == {path.name for path in tmp_path.glob("gen=*")}, said
+    assert newest.generation == (2 if place == "generation.recorded" else 1)
+    assert kept == (expected if kind == "export" else list(range(29, 40)))
 
 
 def test_of_two_at_once_one_wins(spark: Any, broker: BrokerProcess, topic: str, tmp_path: Path) -> None:

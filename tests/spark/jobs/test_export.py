@@ -1,6 +1,7 @@
 """export: each message once over all generations, whatever was split, flushed or killed between; subfolders, order,
 losses, and folders that are of something else. S3 by Spark's own file system."""
 
+import asyncio
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,11 +15,13 @@ import pytest
 from seaweedq import Client
 from seaweedq.errors import ClientError
 from seaweedq.spark import read_generation
+from seaweedq.spark.jobs import generation_job
 from seaweedq.spark.jobs.compact import Rules, compact
 from seaweedq.spark.jobs.export import export
-from seaweedq.spark.jobs.generation_job import Target
+from seaweedq.spark.jobs.generation_job import Snapshot, Target
 from tests.support.processes.bounded_client import wait_for
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.passed_grace import let_the_grace_pass
 
 pytestmark = [
     pytest.mark.process,
@@ -78,6 +81,11 @@ def test_subfolders_and_order(spark: Any, broker: BrokerProcess, tmp_path: Path)
     kept = sorted((str(row["_key"]), row.segment, row["_offset"], row.value) for row in frame.collect())
     assert kept == sorted((str(r["_key"]), r["segment"], r["_offset"], r["value"]) for r in expected)
     assert frame.where("_key = '001'").count() == 30
+    assert httpx.post(f"{broker.url}/v1/topics/p/segments/0/split", trust_env=False).status_code == 200
+    moved = export(spark, "p", broker.url, to)
+    assert (moved.generation, moved.rows) == (3, 0), "the offsets go on, so that no segment of before is asked for"
+    assert read_generation(spark, to.to).count() == len(kept)
+    assert export(spark, "p", broker.url, to).generation is None
     files = sorted(Path(to.to).rglob("*.parquet"))
     assert {str(path.parent.parent.name) for path in files} >= {"_key=a", "_key=b%2Fc%3Dd", "_key=001"}
     for path in files:
@@ -156,7 +164,7 @@ def test_what_retention_took_unread_is_named(
         wait_for(lambda: client.segments("t")[0]["start_offset"] > 10)
         start = client.segments("t")[0]["start_offset"]
         with pytest.raises(
-            ClientError, match=f"gone before they were exported: segment 0, offsets 10 to {start}. With"
+            ClientError, match=rf"are gone \(segment 0, offsets 10 to {start}\), before they were exported. With"
         ):
             export(spark, "t", broker.url, to)
         publish(client, "t", 40, 50)
@@ -183,3 +191,87 @@ def test_a_folder_that_was_left_goes_once_its_number_is_taken(
             os.utime(each, (0, 0))
         assert set(export(spark, "left", broker.url, to).removed) == {dead.parent.parent.name}
         assert positions(read_generation(spark, to.to)) == of_topic(client, "left")
+
+
+@pytest.mark.parametrize("kind", ["export", "compact"])
+@pytest.mark.long
+def test_what_retention_took_meanwhile_is_named(
+    spark: Any, broker_process: Callable[..., BrokerProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The files are listed, and gone before they are read: the grace has passed."""
+    broker = broker_process()
+    with Client(broker.url) as client:
+        client.create_topic("t")
+        for start in (0, 10, 20):
+            publish(client, "t", start, start + 10)
+            client.flush("t")
+        client.update_topic("t", retention={"max_bytes": 1})
+        planned = generation_job.planned_frame
+
+        def overtaken(*arguments: Any) -> Any:
+            frame = planned(*arguments)
+            files = len(client.files("t"))
+            broker.terminate()
+            broker.start()  # a leader's first round is at once
+            wait_for(lambda: client.segments("t")[0]["start_offset"] > 0)
+            broker.kill()
+            asyncio.run(let_the_grace_pass(broker))
+            broker.start()
+            wait_for(lambda: len(list(broker.store.rglob("topics/t/**/*.parquet"))) < files)
+            return frame
+
+        monkeypatch.setattr(generation_job, "planned_frame", overtaken)
+        to = Target(str(tmp_path))
+        with pytest.raises(ClientError, match=r"are gone \(segment 0, offsets 0 to \d0\), before they were "):
+            compact(spark, "t", broker.url, to, Rules()) if kind == "compact" else export(spark, "t", broker.url, to)
+    assert not list(tmp_path.glob("gen=*"))
+
+
+def brokers(request: httpx.Request) -> httpx.Response:
+    """Brokers of a topic with the open segments 2 and 3, which came from the removed 1, and that from the removed 0."""
+    created = {"created_at": "2026-01-01T00:00:00Z"}
+    lineage = {0: ([], [1]), 1: ([0], [2, 3]), 2: ([1], []), 3: ([1], [])}
+
+    def segment(number: int, state: str, start: int, end: int) -> dict[str, Any]:
+        before, after = lineage[number]
+        bounds = {"start_offset": start, "flushed_offset": end, "end_offset": end, "ended": state != "open"}
+        return {"id": number, "state": state, "predecessors": before, "successors": after, **bounds, **created}
+
+    there = [segment(2, "open", 0, 4), segment(3, "open", 2, 8)]
+    removed = {0: segment(0, "removed", 6, 6), 1: segment(1, "removed", 5, 5)}
+    path = request.url.path
+    if path.endswith("/segments"):
+        return httpx.Response(200, json={"segments": there, "now": created["created_at"]})
+    if "/segments/" in path:
+        return httpx.Response(200, json=removed[int(path.rpartition("/")[2])])
+    return httpx.Response(200, json={"path": "file:///t", "format": "json", "schema": None, **created})
+
+
+@pytest.mark.parametrize(
+    ("after", "wanted", "losses"),
+    [
+        (None, {2: (0, 4), 3: (2, 8)}, []),
+        ({2: 4, 3: 8}, {}, []),
+        ({2: 4, 3: 0}, {3: (2, 8)}, ["segment 3, offsets 0 to 2"]),
+        ({2: 1, 3: 2}, {2: (1, 4), 3: (2, 8)}, []),
+        ({1: 5}, {2: (0, 4), 3: (2, 8)}, ["segment 3, offsets 0 to 2"]),
+        ({0: 6}, {2: (0, 4), 3: (2, 8)}, ["segment 1, offsets 0 to 5", "segment 3, offsets 0 to 2"]),
+        (
+            {0: 2},
+            {2: (0, 4), 3: (2, 8)},
+            [f"segment {n}, offsets {a} to {b}" for n, a, b in ((0, 2, 6), (1, 0, 5), (3, 0, 2))],
+        ),
+    ],
+)
+def test_offsets_go_on_over_segments_that_are_gone(
+    after: dict[int, int] | None, wanted: dict[int, tuple[int, int]], losses: list[str]
+) -> None:
+    with Client("http://test", transport=httpx.MockTransport(brokers)) as client:
+        found = Snapshot.fetch(client, "t", after)
+    assert found.wanted == wanted
+    assert [*map(str, found.losses)] == losses
+    assert found.offsets == {2: 4, 3: 8}
+    chosen = found.chosen()
+    assert sorted((rows.segment, rows.end) for rows in chosen.files) == sorted(
+        (n, end) for n, (_, end) in wanted.items()
+    )

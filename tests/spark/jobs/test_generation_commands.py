@@ -1,5 +1,5 @@
-"""`seaweedq spark export` and `compact` as commands: what they print, how wrong input is told, SIGKILL between their
-writes, two at once, and S3 by Spark's own file system."""
+"""`seaweedq spark export` and `compact` as commands: what they print, how wrong input is told, two at once, and S3 by
+Spark's own file system."""
 
 import json
 import os
@@ -25,7 +25,6 @@ from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.s3_service import KEY, SECRET, S3Service
 from tests.support.spark.application import ALWAYS
 from tests.support.spark.job_process import WITHIN_S, environment
-from tests.support.spark.killed_job import kill_and_run_again
 
 pytestmark = [
     pytest.mark.process,
@@ -99,10 +98,6 @@ def test_wrong_input_is_one_line(
         assert "Traceback" not in err, (arguments, err)
         assert "    at " not in err, (arguments, err)
     assert not out.exists()
-
-
-def test_a_killed_job_is_run_again(spark: Any, broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
-    kill_and_run_again(spark, broker.url, topic, tmp_path, "export", "generation.written")
 
 
 def test_of_two_at_once_one_wins(

@@ -158,6 +158,9 @@ def test_a_running_job_keeps_its_folder_however_long_it_takes(made: Made) -> Non
     newest = add(other)
     with slow.begin(newest) as begun:
         write(slow, begun)
+        if slow.place.local:  # and whatever the clock says
+            for path in (f"{root(slow)}/{begun.folder}/part-0.parquet", f"{root(slow)}/{begun.folder}"):
+                os.utime(path, (0, 0))
         assert other.clean(newest, 0) == []
         slow.commit(begun, record(begun))
     assert made().newest() == record(begun)
@@ -182,6 +185,21 @@ def test_what_is_superseded_goes_after_its_time(made: Made) -> None:
     assert set(there.clean(two, 0)) == {"_generations/1.json", one.folder}
     assert there.numbers() == [2]
     assert names(there) == {two.folder}
+
+
+def test_two_may_clean_at_once(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another job removes while it is looked at costs nothing; nor does a folder that cannot be looked at."""
+    there, other = made(), made()
+    one, two = add(there), add(there)
+    read = there.read
+
+    def overtaken(number: int) -> Generation:
+        other.clean(two, 0)
+        return read(number)
+
+    monkeypatch.setattr(there, "read", overtaken)
+    assert there.clean(two, 3600) == []
+    assert names(there) == {two.folder} != {one.folder}
 
 
 def test_folders_that_the_newest_generation_names_stay(made: Made) -> None:
