@@ -122,18 +122,12 @@ class TopicWriter:
             seen += batch.num_rows
 
     def _put(self, client: Client, topic: str, writer: str, number: int, parts: Sequence[Part]) -> None:
-        """Puts one write. Small files become one upload behind all others, so the rows of a task keep their order."""
-        uploads = [each for part in parts for each in part.uploads]
+        """Puts one write."""
         send = _sender(client, topic, f"{writer}/{number}")
         with RowFiles(send, self.options.max_file_bytes) as together:
             try:
-                for part in parts:
-                    if part.carried:
-                        for batch in pq.ParquetFile(pa.BufferReader(part.carried)).iter_batches():
-                            together.add(batch)
-                together.end()
-                wanted = [*uploads, *together.uploads]
-                client.write(topic, writer, number, wanted, drawn=writer.startswith(JOBS))
+                uploads = _in_order(parts, together)
+                client.write(topic, writer, number, uploads, drawn=writer.startswith(JOBS))
             except BaseException:
                 remove(client, topic, together.uploads)
                 raise
@@ -189,6 +183,23 @@ def remove(client: Client, topic: str, uploads: Sequence[str]) -> None:
         except Exception as error:
             logger.warning("uploads of topic %r are left, and expire: %s", topic, error)
             return
+
+
+def _in_order(parts: Sequence[Part], together: RowFiles) -> list[str]:
+    """Returns the uploads of all tasks in the order of their rows. Small files with no upload between them become one
+    upload, which `together` makes."""
+    wanted: list[str] = []
+    taken = 0  # of those that `together` has made
+    for part in parts:
+        if part.uploads:
+            together.end()
+            wanted += [*together.uploads[taken:], *part.uploads]
+            taken = len(together.uploads)
+        if part.carried:
+            for batch in pq.ParquetFile(pa.BufferReader(part.carried)).iter_batches():
+                together.add(batch)
+    together.end()
+    return wanted + together.uploads[taken:]
 
 
 def _begun() -> TaskContext:

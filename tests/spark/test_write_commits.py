@@ -81,6 +81,24 @@ def test_a_commit_that_comes_again_with_other_uploads_is_taken_once(job: Job) ->
     assert job.rows() == list(range(300))
 
 
+def test_rows_come_in_the_order_of_their_tasks(client: Client, broker: BrokerProcess) -> None:
+    """Whether a task has uploaded its rows, or the driver uploads them together."""
+    client.create_topic("in-order")
+    job = Job(client, broker.url, "in-order", **NAMED)
+    large = job.again(**NAMED, **LARGE)
+    messages = [
+        job.task(0, 10),
+        job.task(10, 10, 1),
+        large.task(20, 100, 2),
+        job.task(120, 10, 3),
+        large.task(130, 100, 4),
+    ]
+    assert [bool(one.valid.carried) for one in messages] == [True, True, False, True, False]
+    job.writer.commit([*messages, job.task(230, 10, 5)])
+    rows = client.read_table("in-order", live=True).sort_by("_offset")["value"].to_pylist()
+    assert [*map(int, rows)] == list(range(240))
+
+
 def test_two_drivers_on_one_checkpoint_write_a_batch_once(job: Job) -> None:
     """Both have the query's id and the batch's number, and tasks of their own, which share the rows out otherwise."""
     drivers = [StreamWriter(job.again(**options).writer.options, job.facts) for options in ({}, LARGE)]
