@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, counted, duration, one_line, printable, say
-from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_json, say_table
+from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_json, say_table
 from seaweedq.errors import MissingExtra, SeaweedqError
 from seaweedq.extras import needs
 
@@ -33,6 +33,8 @@ app = typer.Typer(
 )
 AUDIT = """Examples: seaweedq spark audit flights · seaweedq spark audit flights --master spark://host:7077 ·
 seaweedq spark audit flights --store s3://bucket/prefix --conf spark.executor.memory=4g"""
+REPLAY = """Examples: seaweedq spark replay flights --into delayed --where "get_json_object(value, '$.delay') > 60"
+--checkpoint /var/lib/replays/delayed · seaweedq spark replay flights --into copy --checkpoint s3a://bucket/replays/1"""
 EXPORT = """Examples: seaweedq spark export flights --to /srv/flights ·
 seaweedq spark export flights --to s3a://bucket/flights --partition-by carrier --sort _timestamp"""
 COMPACT = """Examples: seaweedq spark compact flights --to /srv/newest ·
@@ -77,17 +79,19 @@ def running(job: str, master: str | None, conf: Sequence[str] | None) -> Iterato
         raise MissingExtra(f"seaweedq spark {job} needs Spark: {missing}", extra="spark", package="pyspark")
     with tempfile.NamedTemporaryFile(prefix="seaweedq-spark-", suffix=".log", delete=False) as file:
         log = Path(file.name)
+    is_kept = False
     try:
         with job_session(f"seaweedq {job}", master, settings, log) as session, _watched(session, job):
             yield session
     except (SeaweedqError, OSError, typer.Exit, typer.BadParameter):
-        log.unlink()
         raise
     except Exception as error:  # of Spark, whose classes have no common one
-        complain(cause_of(error))
-        complain(f"Spark's own log is {log}") if log.stat().st_size else log.unlink()
+        is_kept = log.stat().st_size > 0
+        complain(cause_of(error) + (f"; Spark's own log is {log}" if is_kept else ""))
         raise typer.Exit(1) from None
-    log.unlink()
+    finally:
+        if not is_kept:
+            log.unlink()
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -202,6 +206,61 @@ def _facts(topic: str, done: "AuditedTopic") -> dict[str, Any]:
             for one in done.segments
         ],
     }
+
+
+@app.command(epilog=REPLAY)
+def replay(
+    topic: Topic,
+    into: Annotated[str, typer.Option(metavar="TOPIC", help="Topic that gets the rows; it must exist.")],
+    checkpoint: Annotated[
+        str, typer.Option(metavar="DIR", help="Folder, or URL of one, that remembers how far the replay is.")
+    ],
+    where: Annotated[
+        str, typer.Option(metavar="SQL", help="Condition of Spark's SQL on the columns of the topic's files.")
+    ] = "true",
+    skip_references: Annotated[
+        bool, typer.Option("--skip-references", help="Leave out payloads by reference, and count them.")
+    ] = False,
+    batch_rows: Annotated[int, typer.Option(min=1, help="Rows that are read for one batch, at most.")] = 1_000_000,
+    storage_options: StorageOptions = None,
+    master: Master = None,
+    conf: Conf = None,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Publish the rows of a topic that meet a condition to another topic, each once.
+
+    Ends at the ends that the topic had at the start. Started again with the same checkpoint it continues, also after a
+    crash, and publishes nothing twice. Keys, timestamps, headers and expiry stay; messages that have expired are left
+    out. Exit code 0: done. 1: failure. 2: usage, or Spark cannot run here.
+    """
+    storage = storage_of(storage_options)
+    if into == topic:
+        raise typer.BadParameter(f"{into!r} is the topic itself; a replay needs another one", param_hint="--into")
+    if "://" not in checkpoint:
+        checkpoint = str(_folder(Path(checkpoint)))
+    with running("replay", master, conf) as spark:
+        from seaweedq.spark.jobs.replay import BadCondition, Replay
+        from seaweedq.spark.jobs.replay import replay as replayed
+        from seaweedq.spark.jobs.session import cause_of
+
+        try:
+            done = replayed(spark, Replay(url, topic, into, where, checkpoint, skip_references, batch_rows, storage))
+        except BadCondition as error:
+            raise typer.BadParameter(f"{where!r}: {cause_of(error)}", param_hint="--where") from None
+    told = f"replayed {counted(done.rows, 'row')} of {topic} into {into}"
+    told += f"; {counted(done.references, 'row')} by reference left out" if skip_references else ""
+    say_done(output, told, topic=topic, into=into, rows=done.rows, references=done.references, batches=done.batches)
+
+
+def _folder(path: Path) -> Path:
+    """Makes a folder, and returns it absolute. Raises BadParameter if it cannot be written."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return path.absolute()
+    except OSError as error:
+        raise typer.BadParameter(f"{str(path)!r}: {error.strerror}", param_hint="--checkpoint") from None
 
 
 @app.command(epilog=EXPORT)

@@ -5,6 +5,7 @@ own, whose stderr is a file: the JVM prints warnings before a setting can stop i
 progress and the error.
 """
 
+import logging
 import os
 import re
 import shutil
@@ -27,7 +28,8 @@ _OWN = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _TRACE = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE)
 _CLASS = re.compile(r"^(?:[\w$]+\.)*[A-Z][\w$]*: ")
-_CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
+_CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] | SQLSTATE: \w+.*$")
+_SQL_LOGGER = "SQLQueryContextLogger"  # prints each error of SQL as JSON to stderr, beside raising it
 
 
 def missing_for_spark() -> str:
@@ -62,8 +64,10 @@ def job_session(name: str, master: str | None, conf: Mapping[str, str], log: Pat
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of pyspark 4.3 on pandas 3
+        from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
 
+        PySparkLogger.getLogger(_SQL_LOGGER).setLevel(logging.CRITICAL)
         if there := SparkSession.getActiveSession():
             yield there
             return

@@ -3,20 +3,24 @@ are shared out among tasks."""
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow.parquet as pq
 import pytest
 
-from seaweedq.cli.main import main
+from seaweedq import Client
 from seaweedq.cli.verify_run import Audit
 from seaweedq.segments.entry import Seal
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.spark.jobs.audit import Run, share_out
 from tests.cli.verify.test_damage import rewritten
+from tests.support.processes.bounded_client import wait_for
+from tests.support.processes.broker_process import BrokerProcess
 from tests.support.segments.sound_topic import SoundTopic
+from tests.support.tiers import later
 
 pytestmark = [
     pytest.mark.process,
@@ -40,19 +44,6 @@ def topic(tmp_path: Path) -> SoundTopic:
     topic.write(5, segment=2, keys=RIGHT, seal=seal({3: ALL}))
     topic.write(15, 25, 5, segment=3)
     return topic
-
-
-@pytest.fixture
-def command(spark: Any, capfd: pytest.CaptureFixture[str]) -> Callable[..., Printed]:
-    """Runs `seaweedq spark audit` in the tests' session: its exit code, stdout and stderr."""
-
-    def run(*arguments: str) -> Printed:
-        with pytest.raises(SystemExit) as ended:
-            main(["spark", "audit", *arguments])
-        out, err = capfd.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return run
 
 
 def _gap(topic: SoundTopic) -> None:
@@ -107,26 +98,63 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("plant", FAULTS)
-def test_a_planted_fault_is_found_as_verify_finds_it(
-    topic: SoundTopic, command: Callable[..., Printed], plant: Callable[[SoundTopic], None]
+TOGETHER = (_gap, _double, _swapped_rows, _wrong_range, _seal_without_successor)
+
+
+@pytest.mark.parametrize("plants", [TOGETHER, *(later((plant,)) for plant in FAULTS)])
+def test_planted_faults_are_found_as_verify_finds_them(
+    topic: SoundTopic, command: Callable[..., Printed], plants: Sequence[Callable[[SoundTopic], None]]
 ) -> None:
-    plant(topic)
-    code, out, err = command("flights", "--store", f"file://{topic.root}", "-o", "json")
+    for plant in plants:
+        plant(topic)
+    code, out, err = command("audit", "flights", "--store", f"file://{topic.root}", "-o", "json")
     assert (code, err) == (1, "")
     found = [(one["where"], one["what"]) for one in json.loads(out)["findings"]]
     verified = Audit("flights", None, f"file://{topic.root}", 1)
     assert all(verified.run())
     assert sorted(found) == sorted((one.where, one.what) for one in verified.findings)
-    assert any(FAULTS[plant] in what for _, what in found)
+    for plant in plants:
+        assert any(FAULTS[plant] in what for _, what in found)
 
 
 def test_a_sound_topic_has_no_findings(topic: SoundTopic, command: Callable[..., Printed]) -> None:
     topic.files(1)[0].unlink()  # as retention does
-    code, out, err = command("flights", "--store", f"file://{topic.root}")
+    code, out, err = command("audit", "flights", "--store", f"file://{topic.root}")
     assert (code, err) == (0, "")
     assert "topic flights: sound" in out
     assert out.splitlines()[1].split() == ["0", "8", "0", "to", "185", "185", "none"]
+
+
+@pytest.mark.long
+def test_splits_merges_and_retention_leave_a_topic_sound(
+    command: Callable[..., Printed], broker_process: Callable[..., BrokerProcess]
+) -> None:
+    broker = broker_process()
+    with Client(broker.url) as client:
+        client.create_topic("t", initial_segments=2)
+
+        def publish(count: int) -> None:
+            for _ in range(count):
+                client.publish("t", [{"key": f"k{key}", "value": key} for key in range(50)])
+                client.flush("t")
+
+        publish(3)
+        assert httpx.post(f"{broker.url}/v1/topics/t/segments/1/split", trust_env=False).status_code == 200
+        publish(3)
+        merged = httpx.post(f"{broker.url}/v1/topics/t/segments/2/merge", json={"with": 3}, trust_env=False)
+        assert merged.status_code == 200, merged.text
+        publish(2)
+        client.publish("t", [{"key": "tail", "value": 0}])
+        code, out, _ = command("audit", "t", "--url", broker.url)
+        assert (code, out.splitlines()[-1]) == (0, "topic t: sound")
+        client.update_topic("t", retention={"max_bytes": 1})
+    broker.terminate()
+    broker.start()  # a leader's first round is at once
+    with Client(broker.url) as client:
+        wait_for(lambda: client.topic("t")["start_offsets"])
+    code, out, _ = command("audit", "t", "--url", broker.url, "-o", "json")
+    assert (code, json.loads(out)["findings"]) == (0, [])
+    assert any(one["start_offset"] for one in json.loads(out)["segments"])
 
 
 def test_what_cannot_be_audited_is_said_in_a_line(
@@ -140,7 +168,7 @@ def test_what_cannot_be_audited_is_said_in_a_line(
         (("t", "--conf", "memory"), 2, "--conf: 'memory' must be NAME=VALUE, such as spark.driver.memory=2g"),
         (("t", "--storage-options", "[]"), 2, "--storage-options: it must be a JSON object"),
     ):
-        ended, out, err = command(*arguments)
+        ended, out, err = command("audit", *arguments)
         assert (ended, out) == (code, ""), err
         assert said in err
         assert len(err.splitlines()) == 1

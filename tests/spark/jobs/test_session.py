@@ -43,7 +43,7 @@ org.apache.spark.SparkException: job aborted
     ("said", "cause"),
     [
         (TASK, "rows are gone: 3 to 7"),
-        ("[TABLE_OR_VIEW_NOT_FOUND] The table `x` cannot be found.\nmore", "The table `x` cannot be found."),
+        ("[TABLE_NOT_FOUND] The table `x` is none. SQLSTATE: 42P01; line 1\nmore", "The table `x` is none."),
         ("", "ValueError"),
     ],
 )

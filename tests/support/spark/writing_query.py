@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
@@ -23,6 +23,13 @@ from tests.support.spark.application import ALWAYS
 
 WITHIN_S = 120
 OWN = ("host", "connection", "content-length", "transfer-encoding")
+
+
+class Killed(Protocol):
+    """Processes that can be killed."""
+
+    def kill(self) -> None:
+        """Ends them with SIGKILL."""
 
 
 class WritingQuery:
@@ -51,7 +58,7 @@ class WritingQuery:
 
 
 @contextmanager
-def deadly(broker: str, query: WritingQuery) -> Iterator[str]:
+def deadly(broker: str, query: Killed) -> Iterator[str]:
     """The URL of a proxy that kills the query when it puts a write, before the broker has it."""
 
     class Handler(BaseHTTPRequestHandler):
