@@ -311,7 +311,7 @@ def doctor(
     something fails.
     """
     is_failed = False
-    for finding in _findings(config, data_dir, url):
+    for finding in findings(config, data_dir, url):
         is_failed |= finding.verdict is Verdict.FAIL
         if output == JSON:
             say_json(finding)
@@ -320,7 +320,8 @@ def doctor(
     raise typer.Exit(int(is_failed))
 
 
-def _findings(config: Path | None, data_dir: Path | None, url: str | None) -> Iterator[Finding]:
+def findings(config: Path | None, data_dir: Path | None, url: str | None) -> Iterator[Finding]:
+    """Yields what is found on this machine, and of the cluster at `url`, or at the default one if there is any."""
     machine = f"Python {platform.python_version()}, {platform.system()} {platform.release()}"
     yield Finding(Verdict.OK, "seaweedq", f"{seaweedq.__version__}, {machine}")
     try:

@@ -45,6 +45,7 @@ PANELS = {
     "Brokers": {
         "cluster": _Command("cluster", "app", "Show the brokers; show and raise the cluster's level."),
         "doctor": _Command("doctor", "doctor", "Check what a broker needs, and running brokers.", cut_off=1),
+        "debug": _Command("debug", "app", "Gather what somebody needs who is to help you."),
         "bench": _Command("bench", "bench", "Measure publishing, and delivery to consumers."),
     },
     "Topics": {

@@ -97,6 +97,7 @@ CALLS = [
     ("principal remove p",),
     ("whoami",),
     ("bench --messages 10 --consumers 0",),
+    ("debug bundle --file {bundle}",),
     ("context add c --replace",),
     ("context use c",),
     ("context list",),
@@ -111,7 +112,7 @@ CALLS = [
 def test_the_json_of_every_command_parses(real_broker, tmp_path):
     file = tmp_path / "rows.ndjson"
     file.write_text('{"n": 3}\n')
-    names = {"file": str(file), "broker": "", "token": ""}
+    names = {"file": str(file), "bundle": str(tmp_path / "help.tar.gz"), "broker": "", "token": ""}
     called = set()
     for line, *stdin in CALLS:
         words = [word.replace("%", " ").format(**names) for word in line.split()]

@@ -3,7 +3,7 @@ printf '%s\n' 'carrier,delay' 'UA,12' 'DL,-3' > flights.csv
 printf '%s\n' '{"key": "a", "value": {"n": 1}}' > events.ndjson
 printf '%s\n' '{"n": 1}' 'no JSON' > app.ndjson
 echo film | tee one.mp4 > two.mp4
-echo 'port = 8080' > broker.toml
+echo 'port = 8080' | tee broker.log > broker.toml
 cat > rides.json <<'SCHEMA'
 {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "city", "type": "string", "required": true}]}
 SCHEMA

@@ -1,0 +1,40 @@
+"""The metrics of brokers, for commands. A learned broker sees a token only as the client would show it: over https, or
+on loopback."""
+
+import re
+from urllib.parse import urlsplit
+
+from seaweedq.cli.shared.contexts import credentials_of
+from seaweedq.errors import ClientError
+
+_ANSWER_S = 10.0
+_SAMPLE = re.compile(r"^(\w+(?:\{[^\n]*\})?) (\S+)$", re.MULTILINE)
+
+
+def metrics_text(url: str, address: str) -> str:
+    """Returns what a broker at an address answers to a scrape; `url` names the brokers of the command. Raises
+    ClientError."""
+    import httpx
+
+    from seaweedq.client.core.attempts import LOOPBACK
+
+    credentials, parts = credentials_of(url), urlsplit(address)
+    named = {one.strip().rstrip("/") for one in url.split(",")}
+    is_trusted = address.rstrip("/") in named or parts.scheme == "https" or parts.hostname in LOOPBACK
+    try:
+        answer = httpx.get(
+            f"{address.rstrip('/')}/metrics",
+            headers=credentials.headers() if is_trusted else {},
+            timeout=_ANSWER_S,
+            verify=credentials.verify(address),
+        )
+    except httpx.HTTPError as error:
+        raise ClientError(f"{address} does not answer: {error}") from None
+    if answer.status_code != 200:
+        raise ClientError(f"{address} answers {answer.status_code}: {answer.text[:300]}")
+    return answer.text
+
+
+def samples_of(text: str) -> dict[str, float]:
+    """Returns the values of a scrape by their names with labels."""
+    return {name: float(value) for name, value in _SAMPLE.findall(text)}
