@@ -15,17 +15,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 import typer
 
 from seaweedq.cli.child_process import Broker, end_on_signals, free_port
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, complain, connect, duration
+from seaweedq.cli.limits import Limit, Look, limits, look, verdict
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, complain, connect, duration, one_line, say
 from seaweedq.cli.shared.common import size as sized
 from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_json, say_table
 from seaweedq.client import Client, Message
 from seaweedq.client.sync.producer import Receipt
+from seaweedq.errors import SeaweedqError
 from seaweedq.extras import needs
 
 # What a value holds beside its padding.
@@ -91,16 +93,38 @@ class _Worker(threading.Thread):
             self.failure = error
 
 
-def run(url: str, load: Load) -> tuple[list[Figures], bool]:
-    """Publishes to and consumes from a topic of its own, which is deleted afterwards. Returns a row for each
-    direction, and whether an interrupt has ended it before its bounds."""
+class Result(NamedTuple):
+    """A row for each direction, how much of what was used, or why that is not known, and whether an interrupt has ended
+    the run before its bounds."""
+
+    figures: list[Figures]
+    used: list[Limit]
+    unknown: str
+    interrupted: bool
+
+
+def run(url: str, load: Load) -> Result:
+    """Publishes to and consumes from a topic of its own, which is deleted afterwards, between two looks at what is
+    used."""
     topic = f"bench-{os.urandom(4).hex()}"
     with connect(url) as client:
         client.create_topic(topic)
         try:
-            return _measure(client, topic, load)
+            before, unknown = _look(url)
+            figures, interrupted = _measure(client, topic, load)
+            after, unknown = _look(url) if before else (None, unknown)
         finally:
             client.delete_topic(topic)
+    seconds = max(row.seconds for row in figures)
+    used = limits(before, after, seconds) if before and after and seconds else []
+    return Result(figures, used, unknown, interrupted)
+
+
+def _look(url: str) -> tuple[Look | None, str]:
+    try:
+        return look(url), ""
+    except SeaweedqError as error:
+        return None, one_line(error)
 
 
 def _measure(client: Client, topic: str, load: Load) -> tuple[list[Figures], bool]:
@@ -194,6 +218,7 @@ seaweedq bench --embedded --rate 1000 --seconds 10 -o json"""
 INTERRUPTED = 130
 _NUMBERS = "messages, seconds, messages/s, MB/s, p50 ms, p99 ms"
 _HEAD = columns(f"what, {_NUMBERS}", numbers=_NUMBERS)
+_USED = columns("limit, share, measured", numbers="share")
 
 
 def bench(
@@ -211,7 +236,7 @@ def bench(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Measure publishing, and delivery to consumers, on a topic that is deleted afterwards."""
+    """Measure publishing, and delivery to consumers, on a topic that is deleted afterwards; and what limits it."""
     load = Load(producers, consumers, size, messages, seconds, rate)
     end_on_signals()
     with ExitStack() as stack:
@@ -222,15 +247,26 @@ def bench(
             broker = stack.enter_context(Broker(scratch / "data", free_port(), scratch / "broker.log"))
             broker.start()
             url = broker.url
-        figures, interrupted = run(url, load)
+        result = run(url, load)
     if output == JSON:
-        for row in figures:
+        for row in (*result.figures, *result.used):
             say_json(row)
     else:
-        say_table(output, _HEAD, map(_row, figures))
-    if interrupted:
+        say_table(output, _HEAD, map(_row, result.figures))
+        _say_used(result, load, output)
+    if result.interrupted:
         complain("interrupted: the figures cover what was acknowledged before")
         raise typer.Exit(INTERRUPTED)
+
+
+def _say_used(result: Result, load: Load, output: str) -> None:
+    if not result.used:
+        complain(f"what limits it is not known: {result.unknown}")
+        return
+    say()
+    say_table(output, _USED, ((one.limit, f"{one.share:.0%}", one.measured) for one in result.used))
+    is_rate_kept = bool(load.rate) and result.figures[0].messages_per_s > 0.95 * load.rate * load.producers
+    say(verdict(result.used, is_rate_kept))
 
 
 def _row(row: Figures) -> tuple[str, ...]:
