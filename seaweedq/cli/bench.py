@@ -112,7 +112,7 @@ def run(url: str, load: Load) -> Result:
         try:
             before, unknown = _look(url)
             figures, interrupted = _measure(client, topic, load)
-            after, unknown = _look(url) if before else (None, unknown)
+            after, unknown = _look(url) if before and not interrupted else (None, unknown)
         finally:
             client.delete_topic(topic)
     seconds = max(row.seconds for row in figures)
@@ -249,11 +249,14 @@ def bench(
             url = broker.url
         result = run(url, load)
     if output == JSON:
-        for row in (*result.figures, *result.used):
+        for row in result.figures:
             say_json(row)
+        if result.used:
+            say_json({"what": "limits", "limits": result.used, "verdict": _verdict(result, load)})
     else:
         say_table(output, _HEAD, map(_row, result.figures))
-        _say_used(result, load, output)
+        if not result.interrupted:
+            _say_used(result, load, output)
     if result.interrupted:
         complain("interrupted: the figures cover what was acknowledged before")
         raise typer.Exit(INTERRUPTED)
@@ -265,8 +268,12 @@ def _say_used(result: Result, load: Load, output: str) -> None:
         return
     say()
     say_table(output, _USED, ((one.limit, f"{one.share:.0%}", one.measured) for one in result.used))
-    is_rate_kept = bool(load.rate) and result.figures[0].messages_per_s > 0.95 * load.rate * load.producers
-    say(verdict(result.used, is_rate_kept))
+    say(_verdict(result, load))
+
+
+def _verdict(result: Result, load: Load) -> str:
+    rate = load.rate * load.producers
+    return verdict(result.used, is_rate_kept=bool(rate) and result.figures[0].messages_per_s > 0.9 * rate)
 
 
 def _row(row: Figures) -> tuple[str, ...]:

@@ -184,10 +184,16 @@ def test_a_closed_pipe_ends_it_quietly(real_broker, client):
 @pytest.mark.long
 def test_bench_measures_what_it_was_told_to(run, client):
     figures = _objects(run("bench", "--messages", "2000", "--size", "200", "--consumers", "1", "-o", "json"))
+    used = figures.pop()
     assert [(row["what"], row["messages"]) for row in figures] == [("publish", 2000), ("pull, ack", 2000)]
+    assert used["what"] == "limits"
+    assert {"client CPU", "broker CPU", "disk sync"} <= {one["limit"] for one in used["limits"]}
+    assert all(one["share"] >= 0 for one in used["limits"])
+    assert "limit" in used["verdict"]
     assert all(row["messages_per_s"] > 0 and 0 < row["p50_ms"] <= row["p99_ms"] for row in figures)
     paced = _objects(run("bench", "--seconds", "1", "--rate", "100", "-o", "json"))
     assert 80 <= paced[0]["messages"] <= 101
+    assert paced[-1]["verdict"] == "limited by --rate, which was kept"
     assert _benched(client) == []
 
 
