@@ -127,7 +127,8 @@ class InvalidName(BadRequest):
 
 class InvalidMessages(BadRequest):
     """Some messages are not valid, so none was published; fields: `errors` (index and reason of the first 1,000),
-    `invalid` (how many), `hint` (what mends the first, where that is clear)."""
+    `invalid` (how many; from 10,000 on, and of a file from 100 on, there may be more), `hint` (what mends the first,
+    where that is clear)."""
 
     slug, title = "invalid-messages", "Some messages are not valid"
 

@@ -149,7 +149,7 @@ def _checked(job: Job, intake: Intake) -> tuple[int, list[pa.RecordBatch]]:
         if len(errors) >= MAX_NAMED:
             break
         _send_message(ReaderMessage("seen", rows=count))
-    refuse(errors[:MAX_NAMED])
+    refuse(errors[:MAX_NAMED], at_least=len(errors) >= MAX_NAMED)
     if not count:
         raise InvalidImport("the file has no rows", format=job.format, reason="no rows")
     return count, kept or []

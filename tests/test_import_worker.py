@@ -370,6 +370,13 @@ def test_refused_with_a_reason(importer, name):
     assert importer.messages() == []
 
 
+def test_of_many_invalid_rows_so_many_are_named_and_no_number_is_a_lie(importer):
+    importer.make()
+    answer = importer.take(b"x\n" * 5000, "ndjson").json()
+    assert (len(answer["errors"]), answer["invalid"]) == (100, 100)
+    assert answer["detail"].startswith("at least 100 messages are not valid")
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_scrambled_bytes_are_refused_or_read(importer, seed):
     importer.make()

@@ -73,8 +73,8 @@ class TimeUnknown(Exception):
     """Raised for a message with a lifetime, if the time of the cluster is not known."""
 
 
-def refuse(errors: Sequence[tuple[int, str]]) -> None:
-    """Raises InvalidMessages if there are any errors, each an index and a reason.
+def refuse(errors: Sequence[tuple[int, str]], at_least: bool = False) -> None:
+    """Raises InvalidMessages if there are any errors, each an index and a reason; `at_least` says that more may follow.
 
     Decoders stop after MAX_INVALID errors, so that a request of bad rows alone costs little; `invalid` is a lower bound
     then. Of a reason that is longer than MAX_REASON the middle is left out.
@@ -86,15 +86,16 @@ def refuse(errors: Sequence[tuple[int, str]]) -> None:
             for index, reason in errors[:MAX_ERRORS]
         ]
         named = [{"index": index, "reason": reason} for index, reason in shown]
-        detail = invalid_detail(len(errors), *shown[0])
+        detail = invalid_detail(len(errors), *shown[0], at_least)
         raise InvalidMessages(detail, errors=named, invalid=len(errors))
 
 
-def invalid_detail(count: int, first: int, reason: str) -> str:
-    """Returns the detail of an error about `count` invalid messages, of which the one at `first` has this reason."""
+def invalid_detail(count: int, first: int, reason: str, at_least: bool = False) -> str:
+    """Returns the detail of an error about `count` invalid messages, or more, of which the one at `first` has this
+    reason."""
     if count == 1:
         return f"message {first} is not valid: {reason}"
-    least = "at least " if count >= MAX_INVALID else ""
+    least = "at least " if at_least or count >= MAX_INVALID else ""
     return f"{least}{count} messages are not valid; the first is message {first}: {reason}"
 
 

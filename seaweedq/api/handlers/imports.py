@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from fastapi import Response
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert
 
 from seaweedq import errors
 from seaweedq.access.rights import Action
@@ -65,12 +65,23 @@ class ImportRows(Struct):
     count: int
 
 
+class InvalidRowAnswer(Struct):
+    """An invalid row of a file, by its number there."""
+
+    index: int
+    reason: str
+
+
 class ImportProblemAnswer(Struct):
-    """The problem of a failed import, with which its POST is answered."""
+    """The problem of a failed import, with which its POST is answered. Of a write `upload_id` is the file at fault;
+    `errors` are invalid rows, at least `invalid` in all, which a list leaves out."""
 
     type: str
     title: str
     detail: str
+    upload_id: str | UnsetType = UNSET
+    errors: list[InvalidRowAnswer] | UnsetType = UNSET
+    invalid: int | UnsetType = UNSET
 
 
 class ImportAnswer(Struct):
@@ -308,7 +319,7 @@ async def list_writes(
     """Lists the newest write of each writer by name, a page at a time. It acknowledges none: ask for the writer."""
     found = await services.broker.catalog.require(topic)
     writes, more = await services.broker.writing.page(found, after, size)
-    page = WriteList([_written(writer, record) for writer, record in writes])
+    page = WriteList([_written(writer, record, whole=False) for writer, record in writes])
     if more is not None:
         page.next_page_token = more
     return json_answer(page)
@@ -353,11 +364,17 @@ def _rows(record: ImportRecord | WriteRecord) -> list[ImportRows]:
     return [ImportRows(one.segment, one.first_offset, one.last_offset, one.count) for one in record.segments]
 
 
-def _problem(record: ImportRecord | WriteRecord) -> ImportProblemAnswer | UnsetType:
+def _problem(record: ImportRecord | WriteRecord, whole: bool = True) -> ImportProblemAnswer | UnsetType:
     if record.problem is None:
         return UNSET
     error = error_of(record.problem)
-    return ImportProblemAnswer(f"/problems/{error.slug}", error.title, error.detail)
+    names = ("upload_id", "errors", "invalid") if whole else ("upload_id",)
+    told = {name: error.fields[name] for name in names if name in error.fields}
+    given = {"type": f"/problems/{error.slug}", "title": error.title, "detail": error.detail}
+    try:
+        return convert({**given, **told}, ImportProblemAnswer)
+    except ValidationError:  # the reader of a hostile file may say anything
+        return convert(given, ImportProblemAnswer)
 
 
 def _answer(upload_id: str, record: ImportRecord) -> ImportAnswer:
@@ -373,7 +390,7 @@ def _answer(upload_id: str, record: ImportRecord) -> ImportAnswer:
     )
 
 
-def _written(writer: str, record: WriteRecord) -> WriteAnswer:
+def _written(writer: str, record: WriteRecord, whole: bool = True) -> WriteAnswer:
     return WriteAnswer(
         writer,
         record.number,
@@ -384,5 +401,5 @@ def _written(writer: str, record: WriteRecord) -> WriteAnswer:
         record.rows,
         _rows(record),
         record.broker,
-        problem=_problem(record),
+        problem=_problem(record, whole),
     )

@@ -584,7 +584,11 @@ async def test_requests_and_answers(tmp_path):
             failed = await http.put("/writes/w/6", json={"uploads": bad.uploads, "format": "parquet"})
             assert failed.status_code == 422
             assert failed.json()["upload_id"] == bad.uploads[1]
-            assert (await http.get("/writes/w")).json()["problem"]["type"] == "/problems/invalid-messages"
+            told = (await http.get("/writes/w")).json()["problem"]
+            assert (told["type"], told["upload_id"]) == ("/problems/invalid-messages", bad.uploads[1])
+            assert (told["errors"][0]["index"], told["invalid"]) == (1, 1)
+            (listed,) = (await http.get("/writes")).json()["writes"]
+            assert (listed["problem"]["upload_id"], "errors" in listed["problem"]) == (bad.uploads[1], False)
             lower = await http.put("/writes/w/4", json=body)
             assert (lower.status_code, lower.json()["type"], lower.json()["newest"]) == (
                 409,
