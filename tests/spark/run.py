@@ -1,4 +1,5 @@
-"""`make soak`: a stream of Spark whose query and whose brokers are killed, `--each` times.
+"""`make soak`: a stream of Spark whose query and whose brokers are killed, `--each` times: first one that reads a
+topic, then one that also writes into another.
 
 Run from the root of the repository: python -m tests.spark.run --each 20
 """
@@ -19,8 +20,9 @@ def main() -> None:
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="seaweedq-spark-", ignore_cleanup_errors=True) as folder:
-        print(run(Path(folder), given.each, given.each, seed))
+    for into in (None, "written"):
+        with tempfile.TemporaryDirectory(prefix="seaweedq-spark-", ignore_cleanup_errors=True) as folder:
+            print(run(Path(folder), given.each, given.each, seed, into), flush=True)
 
 
 if __name__ == "__main__":

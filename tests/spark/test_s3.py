@@ -3,6 +3,7 @@ Parquet reader through s3a."""
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from seaweedq import Client
+from seaweedq.spark.options import MIB
 from tests.spark.test_source_stream import Sink, Writer
 from tests.support.fixtures.spark_session import java
 from tests.support.processes.broker_process import BrokerProcess
@@ -52,6 +54,32 @@ def test_the_source_reads_by_fsspec(
     sunk = reader.load().writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint"))
     sunk.trigger(availableNow=True).start().awaitTermination(120)
     writer.check(sink)
+
+
+@pytest.mark.spark
+def test_the_writer_uploads_to_s3(spark: Any, moto: S3Service, broker_process: Callable[..., BrokerProcess]) -> None:
+    """By presigned URLs: several files as a whole, and in parts what is larger than `multipart_bytes`. Executors have
+    no credentials for it."""
+    store = ("--store", f"s3://{moto.place()}/prod")
+    broker = broker_process(*store, "--multipart-bytes", str(5 * MIB), env=moto.env)
+    with Client(broker.url) as client:
+        client.create_topic("t", initial_segments=2)
+        client.create_topic("large", format="bytes")
+
+        def save(frame: Any, topic: str, **options: str) -> None:
+            given = {"url": broker.url, "topic": topic, "writeId": "w", "writeNumber": "1", **options}
+            frame.write.format("seaweedq").options(**given).mode("append").save()
+
+        rows = spark.range(3000).selectExpr("cast(id % 7 as string) _key", "cast(id as string) value")
+        save(rows.repartition(3), "t", maxFileBytes="1")
+        save(rows.repartition(2), "t", maxFileBytes="1")
+        assert sorted(map(int, client.read_table("t", live=True)["value"].to_pylist())) == list(range(3000))
+        assert client.last_write("t", "w").uploads == 3
+        payload = "unhex(concat_ws('', transform(sequence(1, 3000), n -> sha2(cast(id * 3000 + n as string), 256))))"
+        frame = spark.range(0, 70, 1, 1).selectExpr(f"{payload} value")  # 6.4 MiB, which no codec makes smaller
+        save(frame, "large", maxFileBytes="64m")
+        found = client.read_table("large", live=True)["value"].to_pylist()
+        assert Counter(found) == Counter(bytes(row.value) for row in frame.collect())
 
 
 def test_read_topic_reads_by_s3a(moto: S3Service, topic: tuple[Writer, BrokerProcess], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -84,8 +85,10 @@ def test_every_type(spark: Any, client: Client, save: Callable[..., None]) -> No
         at := expected.column_names.index("fixed[4]"), "fixed[4]", expected[at].cast(pa.binary())
     )
     frame = spark.createDataFrame(plain, spark_schema_of(plain.schema))
+    frame = frame.selectExpr("*", "timestamp'1969-07-20 20:17:40.123456' _timestamp")  # in New York
     save(frame.coalesce(1), "in")
     found = client.read_table("in", live=True)
+    assert set(found["_timestamp"].to_pylist()) == {datetime(1969, 7, 21, 0, 17, 40, 123456, UTC)}
     for name in expected.column_names:
         column = found[name].cast(expected.schema.field(name).type).to_pylist()
         assert repr(column) == repr(expected[name].to_pylist()), name  # by their text NaN is NaN

@@ -1,7 +1,8 @@
-"""A query that copies a topic to files of JSON, one a batch, until it is killed: a process of its own.
+"""A query that copies a topic to files of JSON, one a batch, or into another topic, until it is killed: a process of
+its own.
 
-Run from the root of the repository: python -m tests.support.spark.endless_query URLS TOPIC FOLDER. A batch that comes
-again takes the place of the first, in one step.
+Run from the root of the repository: python -m tests.support.spark.endless_query URLS TOPIC FOLDER [INTO]. A batch that
+comes again takes the place of the first file, in one step.
 """
 
 import json
@@ -13,7 +14,7 @@ from typing import Any
 from tests.support.spark.application import ALWAYS
 
 
-def main(urls: str, topic: str, folder: Path) -> None:
+def main(urls: str, topic: str, folder: Path, into: str | None = None) -> None:
     """Runs the query."""
     from pyspark.sql import SparkSession
 
@@ -29,10 +30,15 @@ def main(urls: str, topic: str, folder: Path) -> None:
         os.replace(part, batches / f"{batch}.json")
 
     reader = spark.readStream.format("seaweedq").options(url=urls, topic=topic, startingOffsets="earliest")
-    writer = reader.option("maxOffsetsPerTrigger", "2000").load().writeStream.foreachBatch(sink)
+    rows = reader.option("maxOffsetsPerTrigger", "2000").load()
+    if into is None:
+        writer = rows.writeStream.foreachBatch(sink)
+    else:
+        options = {"url": urls, "topic": into, "maxFileBytes": "10000"}
+        writer = rows.select("_key", "value").writeStream.format("seaweedq").options(**options)
     place = writer.option("checkpointLocation", str(folder / "checkpoint"))
     place.trigger(processingTime="200 milliseconds").start().awaitTermination()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), *sys.argv[4:])

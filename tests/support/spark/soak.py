@@ -1,5 +1,6 @@
 """A stream of Spark whose query, and whose brokers, are killed again and again, while the topic is written, flushed,
-split and merged. In the end its sink has what was acknowledged, each message once, each key in its order."""
+split and merged. In the end its sink, files or another topic, has what was acknowledged, each message once, each key
+in its order."""
 
 import json
 import os
@@ -27,12 +28,13 @@ KEYS, ROWS, PAUSE_S, CHANGE_S, SETTLE_S = 23, 40, 0.05, 2.0, 240.0
 
 
 class Query:
-    """The process of the query, and the batches that it has written."""
+    """The process of the query, and the batches that it has written, as files or `into` a topic."""
 
-    def __init__(self, urls: list[str], folder: Path) -> None:
+    def __init__(self, urls: list[str], folder: Path, into: str | None = None) -> None:
         folder.mkdir()
         self._command = [sys.executable, "-W", "ignore", "-m", "tests.support.spark.endless_query"]
-        self._command += [",".join(urls), "t", str(folder)]
+        self._command += [",".join(urls), "t", str(folder), *([into] if into else [])]
+        self._urls, self._into = urls, into
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -53,7 +55,11 @@ class Query:
             self._process.wait()
 
     def batches(self) -> list[list[tuple[int, int, str, str]]]:
-        """The rows of each batch, by its number."""
+        """The rows of each batch, by its number; those of a topic as one."""
+        if self._into:
+            with Client(self._urls) as client:
+                table = client.read_table(self._into, columns=["segment", "_offset", "_key", "value"], live=True)
+            return [[(row["segment"], row["_offset"], row["_key"], row["value"]) for row in table.to_pylist()]]
         files = sorted(self._folder.glob("batches/*.json"), key=lambda file: int(file.stem))
         return [json.loads(file.read_text()) for file in files]
 
@@ -62,7 +68,10 @@ class Query:
         log = (self._folder / "log").read_text(errors="replace")
         assert self._process is not None
         assert self._process.poll() is None, f"the query has ended: {log[-6000:]}"
-        return sum(map(len, self.batches()))
+        if not self._into:
+            return sum(map(len, self.batches()))
+        with Client(self._urls) as client:
+            return sum(one["end_offset"] for one in client.segments(self._into))
 
 
 class Upheaval:
@@ -115,8 +124,8 @@ class Upheaval:
         self.changes += answer.status_code == 200
 
 
-def run(folder: Path, queries: int, brokers: int, seed: int) -> str:
-    """Kills the query and brokers so often, and checks the sink. Returns what has happened."""
+def run(folder: Path, queries: int, brokers: int, seed: int, into: str | None = None) -> str:
+    """Kills the query and brokers so often, and checks the sink: files, or a topic. Returns what has happened."""
     made: list[BrokerProcess] = []
 
     def process(*arguments: str, **more: Any) -> BrokerProcess:
@@ -126,17 +135,20 @@ def run(folder: Path, queries: int, brokers: int, seed: int) -> str:
 
     with started(process) as together:
         together.make(3)
-        query, upheaval = Query(together.urls, folder / "query"), Upheaval(together, seed)
+        if into:
+            assert together.ask("PUT", 0, f"/v1/topics/{into}", json={"initial_segments": 3}).status_code == 201
+        query, upheaval = Query(together.urls, folder / "query", into), Upheaval(together, seed)
         try:
             with upheaval.running():
                 _kill(query, together, random.Random(seed), ["query"] * queries + ["broker"] * brokers)
             _until(lambda: query.rows() >= upheaval.sent)
         finally:
             query.kill()
-    check(query.batches(), upheaval.sent)
+        batches = query.batches()
+    check(batches, upheaval.sent)
     return (
         f"{queries} queries and {brokers} brokers killed, {upheaval.changes} splits and merges, {upheaval.sent:,} "
-        f"messages, {len(query.batches())} batches"
+        f"messages" + ("" if into else f", {len(batches)} batches")
     )
 
 

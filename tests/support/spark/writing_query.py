@@ -1,5 +1,5 @@
 """A query that writes files of JSON into a topic until all is written: a process of its own, which can be killed with
-its JVM. And a proxy before the broker, which has the query die at its commit.
+its JVM. And a proxy before the broker, which has the query die at a step of its write.
 
 Run from the root of the repository: python -m tests.support.spark.writing_query URL TOPIC FOLDER.
 """
@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -58,8 +59,10 @@ class WritingQuery:
 
 
 @contextmanager
-def deadly(broker: str, query: Killed) -> Iterator[str]:
-    """The URL of a proxy that kills the query when it puts a write, before the broker has it."""
+def deadly(broker: str, query: Killed, place: str = "commit") -> Iterator[str]:
+    """The URL of a proxy that kills the query when it puts a write, before the broker has it; at `answer` behind that,
+    and at `upload` when it begins its second upload."""
+    begun = count()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -67,10 +70,14 @@ def deadly(broker: str, query: Killed) -> Iterator[str]:
         def relay(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
             kept = {name: value for name, value in self.headers.items() if name.lower() not in OWN}
-            if self.command == "PUT" and "/writes/" in self.path:
+            puts, posts = self.command == "PUT" and "/writes/" in self.path, self.command == "POST"
+            if (place == "commit" and puts) or (place == "upload" and posts and next(begun)):
                 query.kill()
                 return
             answer = http.request(self.command, self.path, headers=kept, content=body)
+            if place == "answer" and puts:
+                query.kill()
+                return
             self.send_response_only(answer.status_code)
             for name, value in answer.headers.items():
                 if name not in (*OWN, "content-encoding"):
