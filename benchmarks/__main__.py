@@ -20,7 +20,7 @@ NAMES = (
     "failover", "failover_minio", "cluster_latency", "cluster_join", "cluster_requests", "rolling_restart",
     "forwarding", "imports", "split_pause", "split_flood", "split_pause_s3", "split_spike", "split_throughput",
     "access", "access_tls", "neighbours", "by_reference", "stages", "arrow_small", "send", "kafka",
-    "spark_topic", "spark_planning", "spark_stream", "spark_compact", "spark_audit",
+    "spark_topic", "spark_planning", "spark_stream", "spark_compact", "spark_audit", "spark_write",
 )  # fmt: skip
 TOGETHER = {
     "splitting": [name for name in NAMES if name.startswith("split_")],
