@@ -4,6 +4,9 @@ with other uploads gets the answer of the first.
 
 The order of a commit: the topic of invalid rows first, with the same name and number, then the topic itself. So what
 the topic has left out is never lost. A commit that was cut off between the two is repeated by Spark, and joins both.
+Tasks then judge the rows anew, and may find others invalid, as time has passed. Once the topic's write has begun, no
+invalid rows are put any more; if theirs alone was, and with others, the commit fails: rows would be in both topics, or
+in neither.
 
 Spark makes the writer of a batch once, and pickles it into tasks, `commit` and `abort`; that of a stream is made anew
 for each step. Only tasks know which query they are of, so its id travels in their messages. Of a task that is tried
@@ -22,10 +25,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from seaweedq.client.core.calls import call
-from seaweedq.client.core.uploading import uploads_path
+from seaweedq.client.core.uploading import WriteState, uploads_path
 from seaweedq.client.sync.client import Client
 from seaweedq.clock import SystemClock, SystemIds
-from seaweedq.errors import BadRequest, ClientError
+from seaweedq.errors import BadRequest, ClientError, WriteNotFound
 from seaweedq.rows.arrow_bodies import InvalidRow
 from seaweedq.rows.checking import topic_intake
 from seaweedq.spark.options import JOBS, STREAMS, WriteOptions
@@ -92,22 +95,33 @@ class TopicWriter:
     def decide(self, messages: Sequence[Message], number: int) -> None:
         """Has a broker decide on the uploads of all tasks, and waits until their rows are durable."""
         outputs = [each for each in messages if each is not None]
+        if not outputs:
+            return
+        writer = outputs[0].writer
+        valid, invalid = [each.valid for each in outputs], [each.invalid for each in outputs]
         with Client(self.options.url) as client:
-            for topic, parts in self._by_topic(outputs):
-                if any(part.rows for part in parts):
-                    self._put(client, topic, outputs[0].writer, number, parts)
+            if self.options.invalid_rows and not _is_begun(_newest(client, self.options.topic, writer), number):
+                self._put_invalid(client, self.options.invalid_rows, writer, number, invalid)
+            if any(part.rows for part in valid):
+                self._put(client, self.options.topic, writer, number, valid)
 
     def forget(self, messages: Sequence[Message]) -> None:
         """Removes the uploads of tasks, but those that a write names; never raises."""
         with Client(self.options.url) as client:
-            for topic, parts in self._by_topic([each for each in messages if each is not None]):
-                remove(client, topic, [each for part in parts for each in part.uploads])
+            for each in filter(None, messages):
+                remove(client, self.options.topic, each.valid.uploads)
+                remove(client, self.options.invalid_rows or "", each.invalid.uploads)
 
-    def _by_topic(self, outputs: Sequence[TaskOutput]) -> list[tuple[str, list[Part]]]:
-        """Returns what each topic gets, in the order in which that is decided."""
-        invalid = self.options.invalid_rows
-        first = [(invalid, [each.invalid for each in outputs])] if invalid else []
-        return [*first, (self.options.topic, [each.valid for each in outputs])]
+    def _put_invalid(self, client: Client, topic: str, writer: str, number: int, parts: Sequence[Part]) -> None:
+        """Puts the write of invalid rows. Raises ClientError if an earlier attempt has decided on others."""
+        rows = sum(part.rows for part in parts)
+        found = self._put(client, topic, writer, number, parts) if rows else _newest(client, topic, writer)
+        if found is not None and found.number == number and found.state != "failed" and found.rows != rows:
+            raise ClientError(
+                f"an earlier attempt at write {number} of {writer!r} has written {found.rows} invalid rows into "
+                f"{topic!r}, and this one has found {rows}. Nothing more was written, as rows would be in both topics "
+                "or in neither; with another topic for invalidRows this attempt's rows are taken"
+            )
 
     def _split(self, batches: Iterable[pa.RecordBatch], valid: RowFiles, invalid: RowFiles, partition: int) -> None:
         clock, seen = SystemClock(), 0
@@ -121,13 +135,13 @@ class TopicWriter:
                 invalid.add(invalid_as_json(batch, wrong, self.options.topic, intake.max_message_bytes))
             seen += batch.num_rows
 
-    def _put(self, client: Client, topic: str, writer: str, number: int, parts: Sequence[Part]) -> None:
-        """Puts one write."""
+    def _put(self, client: Client, topic: str, writer: str, number: int, parts: Sequence[Part]) -> WriteState:
+        """Puts one write, and returns it once it is done."""
         send = _sender(client, topic, f"{writer}/{number}")
         with RowFiles(send, self.options.max_file_bytes) as together:
             try:
                 uploads = _in_order(parts, together)
-                client.write(topic, writer, number, uploads, drawn=writer.startswith(JOBS))
+                return client.write(topic, writer, number, uploads, drawn=writer.startswith(JOBS))
             except BaseException:
                 remove(client, topic, together.uploads)
                 raise
@@ -200,6 +214,21 @@ def _in_order(parts: Sequence[Part], together: RowFiles) -> list[str]:
                 together.add(batch)
     together.end()
     return wanted + together.uploads[taken:]
+
+
+def _newest(client: Client, topic: str, writer: str) -> WriteState | None:
+    """Returns the newest write of a writer, None if there is none."""
+    try:
+        return client.last_write(topic, writer)
+    except WriteNotFound:
+        return None
+
+
+def _is_begun(newest: WriteState | None, number: int) -> bool:
+    """Tells whether a write of this number, or of a later one, has begun, and has not failed."""
+    if newest is None:
+        return False
+    return newest.number > number or (newest.number == number and newest.state != "failed")
 
 
 def _begun() -> TaskContext:

@@ -16,7 +16,7 @@ from tests.support.processes.broker_process import BrokerProcess
 
 pytest.importorskip("pyspark")
 from seaweedq.spark.options import WriteOptions
-from seaweedq.spark.writer import BatchWriter, StreamWriter, TaskOutput
+from seaweedq.spark.writer import BatchWriter, Part, StreamWriter, TaskOutput
 
 pytestmark = pytest.mark.process
 
@@ -238,6 +238,37 @@ def test_invalid_rows_are_decided_before_the_others(job: Job) -> None:
     writer.commit([output])
     assert job.rows() == [1, 2]
     assert job.client.read_table(astray, live=True).num_rows == 1
+
+
+def test_an_attempt_that_finds_other_invalid_rows_fails(job: Job) -> None:
+    """A row is judged at each attempt: one that was too far in the future may be valid by now. It is in one topic."""
+    astray = f"{job.topic[:50]}-astray"
+    job.client.create_topic(astray)
+    writer = job.again(**NAMED, invalidRows=astray).writer
+
+    def attempt(*values: str) -> list[TaskOutput]:
+        return [writer.task([pa.RecordBatch.from_pydict({"value": list(values)})], "daily", 5, 0)]
+
+    def counts() -> tuple[int, int]:
+        return tuple(job.client.read_table(topic, live=True).num_rows for topic in (job.topic, astray))
+
+    (first,) = attempt("1", "{", "2")
+    with pytest.raises(SeaweedqError):  # its driver dies between the two writes
+        writer.commit([TaskOutput("daily", Part(1, ("no-such-upload",)), first.invalid)])
+    for values in (("1", "2", "3"), ("{", "{", "2")):
+        with pytest.raises(ClientError, match=r"has written 1 invalid rows into .*another topic for invalidRows"):
+            writer.commit(attempt(*values))
+    assert counts() == (0, 1)
+    writer.commit([first])
+    for values in (("1", "2", "3"), ("{", "{", "2")):
+        writer.commit(attempt(*values))
+    assert counts() == (2, 1)
+    elsewhere = f"{astray[:50]}-2"
+    job.client.create_topic(elsewhere)
+    later = job.again(writeId="daily", writeNumber="4", invalidRows=elsewhere).writer
+    with pytest.raises(WriteOutOfOrder):
+        later.commit([later.task([pa.RecordBatch.from_pydict({"value": ["1", "{"]})], "daily", 4, 0)])
+    assert job.client.read_table(elsewhere, live=True).num_rows == 0
 
 
 @pytest.mark.long
