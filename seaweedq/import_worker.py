@@ -252,7 +252,8 @@ def check_expansion(decoded_bytes: int, size: int) -> None:
     """Raises InvalidImport for a file that expands to far more bytes than it has."""
     if decoded_bytes > EXPANSION * size + EXPANSION_BYTES:
         raise InvalidImport(
-            f"the file of {size} bytes expands to {decoded_bytes} bytes of rows, over {EXPANSION} times its size",
+            f"the file of {size} bytes expands to {decoded_bytes} bytes of rows, over {EXPANSION} times its size; "
+            "upload its rows as several files",
             reason="it expands too far",
         )
 

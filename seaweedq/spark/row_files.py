@@ -18,6 +18,7 @@ from seaweedq.segments.entry import ROW_GROUP_ROWS
 KIB = 1024
 GROUP_BYTES = 16 * KIB * KIB  # of rows in memory, before they go to the file
 DECODED_BYTES = 512 * KIB * KIB  # of a file's rows in memory: brokers refuse one that expands too far (import_worker)
+ROW_BYTES = 24  # of a row there beside its columns: its time, and offsets of texts that it has not
 CARRIED_BYTES, CARRIED_TASKS = 256 * KIB, 64
 
 
@@ -49,7 +50,7 @@ class RowFiles:
         self._held.append(batch)
         self._held_rows += batch.num_rows
         self._held_bytes += batch.nbytes
-        self._decoded_bytes += batch.nbytes
+        self._decoded_bytes += batch.nbytes + ROW_BYTES * batch.num_rows
         if self._held_rows >= ROW_GROUP_ROWS or self._held_bytes >= self._group_bytes:
             self._write()
             is_full = self._decoded_bytes >= DECODED_BYTES

@@ -63,7 +63,7 @@ def test_files_are_full_one_after_the_other() -> None:
 
 
 def test_a_file_that_expands_far_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_files, "DECODED_BYTES", 2 * 8 * ROW_GROUP_ROWS)
+    monkeypatch.setattr(row_files, "DECODED_BYTES", 2 * (8 + row_files.ROW_BYTES) * ROW_GROUP_ROWS)
     sent = Sent()
     same = pa.RecordBatch.from_pydict({"n": pa.array([7] * ROW_GROUP_ROWS, pa.int64())})
     with RowFiles(sent, 10**9) as files:

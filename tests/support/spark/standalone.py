@@ -44,7 +44,15 @@ def standalone(folder: Path, workers: int, environment: Mapping[str, str]) -> It
         start("master.Master", "--port", str(port), "--webui-port", "0")
         _wait(log, "New state: ALIVE", 1, started)  # a worker that comes earlier tries again only after a while
         for number in range(workers):
-            own = ("--cores", "1", "--memory", "600m", "--webui-port", "0", "--work-dir", str(folder / f"w{number}"))
+            own = (
+                "--host",
+                f"127.0.0.{number + 1}",
+                "--cores",
+                "1",
+                "--memory",
+                "600m",
+            )  # speculation takes another host
+            own += ("--webui-port", "0", "--work-dir", str(folder / f"w{number}"))
             start("worker.Worker", *own, url)
         _wait(log, "Successfully registered with master", workers, started)
         yield url
