@@ -75,17 +75,16 @@ def bundle(
     redactor = Redactor(_secrets(config, data_dir, url))
     failed: list[str] = []
     names: list[str] = []
-    try:
-        with (
-            open(written, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as target,
-            tarfile.open(fileobj=target, mode="w:gz") as archive,
-        ):
-            for part, gather in _parts(config, data_dir, url, log or []):
-                text = _gathered(gather, part, failed)
-                _add(archive, f"{name}/{part}", redactor.text(text), now)
-                names.append(part)
-    except FileExistsError:
-        raise ClientError(f"{path_text(written)} is there already; name another --file") from None
+    if written.exists():
+        raise ClientError(f"{path_text(written)} is there already; name another --file")
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for part, gather in _parts(config, data_dir, url, log or []):
+            text = _gathered(gather, part, failed)
+            _add(archive, f"{name}/{part}", redactor.text(text), now)
+            names.append(part)
+    with open(written, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as target:
+        target.write(content.getvalue())
     if failed and output != JSON:
         for told in failed:
             typer.echo(redactor.text(told), err=True)

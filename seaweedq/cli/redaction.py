@@ -23,6 +23,7 @@ def _taken(found: re.Match[str]) -> str:
 _PATTERNS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), _TAKEN),
     (re.compile(r"sq1_[\w.~+/=-]+"), f"sq1_{_TAKEN}"),
+    (re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*"), _TAKEN),  # a JSON web token
     (re.compile(r"://[^\s'\"]*@"), f"://{_TAKEN}@"),
     (re.compile(rf"\b((?:{_HEADERS})['\"]?(?:{_IS}|\s*,\s*))({_QUOTED}|{_TO_THE_END})", re.IGNORECASE), _taken),
     (re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{4,}", re.IGNORECASE), r"\1 ***"),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, counted, duration, one_line, printable, say
+from seaweedq.cli.shared.contexts import export_token
 from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_json, say_table
 from seaweedq.errors import MissingExtra, SeaweedqError
 from seaweedq.extras import needs
@@ -69,9 +70,10 @@ Keep = Annotated[float, duration("How long what is superseded, or was left behin
 
 
 @contextmanager
-def running(job: str, master: str | None, conf: Sequence[str] | None) -> Iterator["SparkSession"]:
+def running(job: str, master: str | None, conf: Sequence[str] | None, url: str) -> Iterator["SparkSession"]:
     """Yields a session, and shows its progress meanwhile if stderr is a terminal. An error of Spark is one line, and
     ends the command with 1; of a failure Spark's own log stays. Raises BadParameter, MissingExtra."""
+    export_token(url)
     settings = dict(_setting(one) for one in conf or ())
     with needs("spark", f"seaweedq spark {job}"):
         from seaweedq.spark.jobs.session import cause_of, job_session, missing_for_spark
@@ -168,7 +170,7 @@ def audit(
     storage = storage_of(storage_options)
     source = context.get_parameter_source("url")
     asked = store is None or (source is not None and source.name == "COMMANDLINE")
-    with running("audit", master, conf) as spark:
+    with running("audit", master, conf, url) as spark:
         from seaweedq.spark.jobs.audit import audit as audited
 
         done = audited(spark, topic, url if asked else None, store, storage)
@@ -239,7 +241,7 @@ def replay(
         raise typer.BadParameter(f"{into!r} is the topic itself; a replay needs another one", param_hint="--into")
     if "://" not in checkpoint:
         checkpoint = str(_folder(Path(checkpoint)))
-    with running("replay", master, conf) as spark:
+    with running("replay", master, conf, url) as spark:
         from seaweedq.spark.jobs.replay import BadCondition, Replay
         from seaweedq.spark.jobs.replay import replay as replayed
         from seaweedq.spark.jobs.session import cause_of
@@ -284,7 +286,7 @@ def export(
     Read it with `seaweedq.spark.read_generation`. Exit code 0: added, or nothing was new. 1: it failed, another job was
     faster, or retention took rows unread; the folder is as before. 2: usage, or Spark cannot run here.
     """
-    with running("export", master, conf) as spark, _usable():
+    with running("export", master, conf, url) as spark, _usable():
         from seaweedq.spark.jobs.export import export as exported
 
         target = _target(to, partition_by, sort, keep, storage_options)
@@ -319,7 +321,7 @@ def compact(
     A key is left out if its newest message is a tombstone (null), has expired, or meets --deleted-where; messages
     without a key are counted. Read it with `seaweedq.spark.read_generation`. Exit codes are those of `export`.
     """
-    with running("compact", master, conf) as spark, _usable():
+    with running("compact", master, conf, url) as spark, _usable():
         from seaweedq.spark.jobs.compact import Rules
         from seaweedq.spark.jobs.compact import compact as compacted
 

@@ -14,7 +14,7 @@ from seaweedq.cli.main import app, main
 from seaweedq.cli.server.broker_process import uvicorn_loop
 from seaweedq.cli.server.credentials import draw_admin_token
 from seaweedq.cli.shared.common import header_of, lines
-from seaweedq.cli.shared.contexts import ContextUrl, current_url, read_contexts
+from seaweedq.cli.shared.contexts import ContextUrl, current_url, export_token, read_contexts
 from seaweedq.client.http import DEFAULT_URL
 from seaweedq.settings import Settings
 from tests.support.brokers.in_process import running
@@ -156,6 +156,18 @@ def test_the_client_ignores_contexts() -> None:
     done("context", "add", "prod", "--url", NOBODY)
     with Client() as client:
         assert repr(client) == f"Client({DEFAULT_URL!r})"
+
+
+def test_spark_gets_a_contexts_token_unless_the_environment_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEAWEEDQ_TOKEN_FILE", "/given")
+    prod = ContextUrl.of("prod", {"url": "https://p", "token_file": "/of-prod"})
+    export_token(prod)
+    assert os.environ["SEAWEEDQ_TOKEN_FILE"] == "/given"
+    monkeypatch.setenv("SEAWEEDQ_TOKEN_FILE", "")
+    export_token("https://p")
+    assert os.environ["SEAWEEDQ_TOKEN_FILE"] == ""
+    export_token(prod)
+    assert os.environ["SEAWEEDQ_TOKEN_FILE"] == "/of-prod"
 
 
 def test_names_are_completed() -> None:

@@ -24,6 +24,7 @@ SECRETS = {
     "user": "ann:pa/ss@wurzel",
     "aws": "AKIAPLANTED/+secret",
     "basic": "cGxhbnRlZDpwbGFudGVk",
+    "jwt": "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl",
 }
 LOG = f"""2026-11-27 INFO seaweedq: started
 GET http://{SECRETS["user"]}@broker:8080/v1/topics?x=1 failed
@@ -34,6 +35,7 @@ headers={{'Cookie': 'session={SECRETS["basic"]}', 'x': 'kept'}}
 put https://s3/b/o?X-Amz-Signature={SECRETS["basic"]}&X-Amz-Date=kept-date
 link http://b/v1/payload?sig={SECRETS["basic"]}&until=kept-until
 etcd_password={SECRETS["etcd"]} rest
+principal of {SECRETS["jwt"]} is unknown
 SEAWEEDQ_CLUSTER_SECRET: '{SECRETS["cluster"]}'
 -----BEGIN PRIVATE KEY-----
 {SECRETS["basic"]}

@@ -54,6 +54,12 @@ def credentials_of(url: str) -> "Credentials":
     return Credentials(**url.files()) if isinstance(url, ContextUrl) else Credentials()
 
 
+def export_token(url: str) -> None:
+    """Lets what reads the environment alone, as readers and writers of Spark do, show the token of a context."""
+    if isinstance(url, ContextUrl) and (file := url.files()["token_file"]):
+        os.environ["SEAWEEDQ_TOKEN_FILE"] = file
+
+
 def contexts_path() -> Path:
     """Returns the file of the contexts: in XDG_CONFIG_HOME, else in ~/.config. Raises ClientError without a home."""
     folder = os.environ.get("XDG_CONFIG_HOME", "")
