@@ -18,7 +18,7 @@ WORKERS := 4
 # Of some files a tier may have no test: pytest's exit status 5, a failure only where all tests were asked for.
 SOME = $(TESTS) $(if $(TESTS),|| [ $$? -eq 5 ])
 
-.PHONY: demo test test-fast test-all test-versions mutants soak chaos minio weed kafka kube prometheus generator chromium docs check sbom audit bench format wheel clean help
+.PHONY: demo pipeline test test-fast test-all test-versions mutants soak chaos minio weed kafka kube prometheus generator chromium docs check sbom audit bench format wheel clean help
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
@@ -32,6 +32,9 @@ $(STAMP): pyproject.toml
 
 demo: $(STAMP)  ## the main job on real data: publish, kill, recover, pull, read with Spark and DuckDB
 	$(BIN)/seaweedq demo --flights $(DEMO)
+
+pipeline: $(STAMP) ## flights through topics, Spark and back, with a picture, in some minutes; needs Java; PIPELINE='--speed 360'
+	$(BIN)/python examples/flights/pipeline.py $(PIPELINE)
 
 test-fast: WORKERS := 2
 test-fast: $(STAMP) ## what needs no process, no service and no second broker, in a minute; TESTS='...' some of them, in every tier

@@ -22,6 +22,7 @@ OUTSIDE = {  # pages outside of docs/, and their places
     "README.md": "index.md",
     "docs/README.md": "contents.md",
     "examples/README.md": "learn/examples.md",
+    "examples/flights/README.md": "learn/flights.md",
     "helm/README.md": "operate/helm.md",
     "deploy/envoy/README.md": "operate/envoy.md",
     "benchmarks/RESULTS.md": "operate/results.md",

@@ -120,7 +120,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = sorted(kept, key=lambda item: -heaviest[item.path])
 
 
-SHARES_SPARK = ("tests/readers/", "tests/spark/")
+SHARES_SPARK = ("tests/readers/", "tests/spark/", "tests/examples/test_flights.py")
 
 
 @pytest.hookimpl(optionalhook=True)
