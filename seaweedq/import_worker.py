@@ -41,7 +41,7 @@ from seaweedq.rows.arrow_bodies import check_columns, decode_batch
 from seaweedq.rows.bodies import decode_ndjson
 from seaweedq.rows.checking import CHUNK_BYTES
 from seaweedq.rows.intake import Intake, refuse
-from seaweedq.segments.ipc_bounds import stated_bytes
+from seaweedq.segments.ipc_bounds import messages, stated_bytes
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import decode_fields
 
@@ -63,6 +63,7 @@ LINE_BYTES = 16 * 1024 * 1024  # of the longest line, beside four times the larg
 BUFFER_BYTES = 1024 * 1024
 FEWEST_ROWS = 16
 EXPANSION, EXPANSION_BYTES = 1000, 1024 * 1024 * 1024  # a file may expand to so many times its size, plus so much
+MAGIC, TAIL_BYTES = b"ARROW1", 10  # of an Arrow file: the size of the footer in four bytes, and the magic again
 FOOTER_BYTES = 64 * 1024 * 1024  # of a Parquet file's metadata, and of each text in it
 
 Error = dict[str, Any]
@@ -283,6 +284,10 @@ def _named(format: str, found: Iterator[Chunk]) -> Iterator[Chunk]:
     """Yields the chunks. Raises InvalidImport in place of Arrow's errors."""
     try:
         yield from found
+    except UnreadableBody as error:
+        raise InvalidImport(
+            f"the file is not readable as {format}: {error.detail}", format=format, reason=error.detail
+        ) from None
     except SeaweedqError:
         raise
     except MemoryError:
@@ -371,14 +376,23 @@ def _read_rows(metadata: pq.FileMetaData) -> int:
 def _arrow(path: str, intake: Intake) -> Iterator[pa.RecordBatch]:
     with pa.memory_map(path) as mapped:
         body = mapped.read_buffer()
-        if body.size >= 8 and body[:6].to_pybytes() == b"ARROW1":
-            body = body.slice(8)  # an Arrow file is a stream, with something around it
-        for message in pa.ipc.MessageReader.open_stream(body):
+        if body.size >= 8 and body[:6].to_pybytes() == MAGIC:
+            body = _stream_of(body)
+        for message in messages(body):
             if (stated := stated_bytes(message)) > MESSAGE_BYTES and stated > len(message.body or b""):
                 raise ValueError(f"a batch has {stated} bytes once decompressed, over {MESSAGE_BYTES}")
         with pa.ipc.open_stream(body) as reader:
             check_columns(reader.schema, intake)
             yield from reader
+
+
+def _stream_of(file: pa.Buffer) -> pa.Buffer:
+    """Returns the stream in an Arrow file, without its footer. Raises ValueError."""
+    tail = file.slice(max(0, file.size - TAIL_BYTES)).to_pybytes()
+    end = file.size - TAIL_BYTES - int.from_bytes(tail[:4], "little")
+    if not tail.endswith(MAGIC) or end < 8:
+        raise ValueError("it begins as an Arrow file, but does not end as one")
+    return file.slice(8, end - 8)
 
 
 def _ndjson(path: str, bare: bool, intake: Intake) -> Iterator[Chunk]:

@@ -7,6 +7,7 @@ itself verifies.
 """
 
 import struct
+from collections.abc import Iterator
 
 import pyarrow as pa
 
@@ -23,11 +24,23 @@ _DICTIONARY_DATA = 1
 _LENGTH, _BUFFERS, _COMPRESSION, _VIEWS = 0, 2, 3, 4
 
 
+def messages(body: pa.Buffer) -> Iterator[pa.ipc.Message]:
+    """Yields the messages of a stream. Raises UnreadableBody if it ends before the body does, since no reader of Arrow's
+    would see the rows of a second stream there, and Arrow's own errors."""
+    source = pa.BufferReader(body)
+    yield from pa.ipc.MessageReader.open_stream(source)
+    if behind := body.size - source.tell():
+        raise UnreadableBody(
+            f"the Arrow stream ends at byte {source.tell()}, and {behind} bytes stand behind its end; "
+            "write all batches into one stream"
+        )
+
+
 def check_bounds(body: pa.Buffer, limit_bytes: int) -> None:
-    """Checks the decompressed size and the number of messages and buffers. Raises RequestTooLarge, UnreadableBody, and
-    Arrow's own errors."""
+    """Checks the decompressed size, the number of messages and buffers, and that nothing stands behind the end. Raises
+    RequestTooLarge, UnreadableBody, and Arrow's own errors."""
     total = buffers = 0
-    for number, message in enumerate(pa.ipc.MessageReader.open_stream(body)):
+    for number, message in enumerate(messages(body)):
         if number >= MAX_MESSAGES:
             raise RequestTooLarge(
                 f"the stream has more than {MAX_MESSAGES} messages; send larger record batches", limit_bytes=limit_bytes
@@ -50,7 +63,7 @@ def may_expand(body: pa.Buffer) -> bool:
     """Tells whether columns may take far more bytes than the stream: compressed ones, dictionaries and views do. Looks
     at metadata alone. A stream that cannot be read, or is too long for `check_bounds`, may."""
     try:
-        for number, message in enumerate(pa.ipc.MessageReader.open_stream(body)):
+        for number, message in enumerate(messages(body)):
             _plain_batch(message.metadata.to_pybytes())
             if number >= MAX_MESSAGES:
                 return True
@@ -64,7 +77,7 @@ def is_plain_and_short(body: pa.Buffer, most_rows: int) -> bool:
     at metadata alone; of one that cannot be read it tells that it is not."""
     rows = size = 0
     try:
-        for number, message in enumerate(pa.ipc.MessageReader.open_stream(body)):
+        for number, message in enumerate(messages(body)):
             if number >= FEW_MESSAGES:
                 return False
             metadata = message.metadata.to_pybytes()

@@ -379,6 +379,15 @@ def test_garbage_is_unreadable(body: bytes) -> None:
         decode_arrow(body, intake())
 
 
+@pytest.mark.parametrize("behind", [stream({"value": ["3", "4"]}), b"\x00", bytes(64), b"rubbish"])
+def test_what_stands_behind_the_end_is_refused(behind: bytes) -> None:
+    """A second stream, whose rows nobody would read, too."""
+    one = stream({"value": ["1", "2"]})
+    assert decode_short_arrow(one + behind, intake(), 10) is None
+    with pytest.raises(UnreadableBody, match=f"ends at byte {len(one)}, and {len(behind)} bytes stand behind its end"):
+        decode_arrow(one + behind, intake())
+
+
 @pytest.mark.parametrize("at", range(len(VALID)))
 def test_every_truncation_is_refused_or_a_prefix(at: int) -> None:
     body, taken = VALID[at]
