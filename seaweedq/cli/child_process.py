@@ -19,6 +19,7 @@ from seaweedq.errors import ClientError
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _START_S = 60.0
 _STOP_S = 20.0
+_CONNECT_S = 2.0
 
 
 def free_port() -> int:
@@ -34,6 +35,7 @@ class Broker:
 
     def __init__(self, folder: Path, port: int, log: Path) -> None:
         self.url = f"http://127.0.0.1:{port}"
+        self._port = port
         self._log = log
         self._command = [sys.executable, "-m", "seaweedq", "serve", "--data-dir", str(folder), "--port", str(port)]
         self._process: subprocess.Popen[bytes] | None = None
@@ -45,8 +47,10 @@ class Broker:
 
     def start(self) -> float:
         """Starts the broker and waits until it is ready. Returns the seconds that took. Raises ClientError with its
-        last output."""
+        last output, or because somebody else listens on its port, who would answer in its place."""
         began = time.monotonic()
+        if self._process is None and self._is_answered():
+            raise ClientError(f"port {self._port} is in use; choose another one, or leave --port out for a free one")
         with self._log.open("ab") as log, _signals_wait():
             # A session of its own, so that Ctrl-C is this process's to handle, and the broker is stopped in order.
             self._process = subprocess.Popen(
@@ -90,6 +94,13 @@ class Broker:
             self.stop()
         finally:
             self.kill()
+
+    def _is_answered(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self._port), _CONNECT_S).close()
+        except OSError:
+            return False
+        return True
 
     def _ready(self) -> bool:
         try:

@@ -25,8 +25,8 @@ _LENGTH, _BUFFERS, _COMPRESSION, _VIEWS = 0, 2, 3, 4
 
 
 def messages(body: pa.Buffer) -> Iterator[pa.ipc.Message]:
-    """Yields the messages of a stream. Raises UnreadableBody if it ends before the body does, since no reader of Arrow's
-    would see the rows of a second stream there, and Arrow's own errors."""
+    """Yields the messages of a stream. Raises UnreadableBody if it ends before the body does, since no reader would see
+    the rows of a second stream there, and Arrow's own errors."""
     source = pa.BufferReader(body)
     yield from pa.ipc.MessageReader.open_stream(source)
     if behind := body.size - source.tell():

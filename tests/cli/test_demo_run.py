@@ -7,6 +7,7 @@ import random
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -83,6 +84,15 @@ def test_what_was_acknowledged_is_in_sql_after_a_kill(tmp_path: Path) -> None:
         for line in paste[::2]:  # the second one watches until an interrupt
             words = shlex.split(line)
             assert CliRunner().invoke(app, words[1:]).exit_code == 0, line
+
+
+def test_a_port_on_which_another_broker_listens_is_refused(tmp_path: Path) -> None:
+    """That broker would take the orders, and be told of as the demo's own."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        ended = CliRunner().invoke(app, ["demo", "--port", str(port), "--data-dir", str(tmp_path / "data")])
+    assert f"port {port} is in use" in str(ended.exception)
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.long
