@@ -365,5 +365,5 @@ def _say_added(added: "Added", output: str) -> None:
     if added.without_key:
         text += f"; {counted(added.without_key, 'message')} had no key"
     if added.removed:
-        text += f"; removed {counted(len(added.removed), 'older thing')}"
+        text += f"; removed {counted(len(added.removed), 'name')} that nothing needs any more"
     say(printable(text))

@@ -29,7 +29,8 @@ _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0
 _TRACE = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE)
 _CLASS = re.compile(r"^(?:[\w$]+\.)*[A-Z][\w$]*: ")
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] | SQLSTATE: \w+.*$")
-_SQL_LOGGER = "SQLQueryContextLogger"  # prints each error of SQL as JSON to stderr, beside raising it
+# These print each error of a query as JSON to stderr, with its traces, beside raising it.
+_LOUD = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 def missing_for_spark() -> str:
@@ -67,7 +68,8 @@ def job_session(name: str, master: str | None, conf: Mapping[str, str], log: Pat
         from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
 
-        PySparkLogger.getLogger(_SQL_LOGGER).setLevel(logging.CRITICAL)
+        for loud in _LOUD:
+            PySparkLogger.getLogger(loud).setLevel(logging.CRITICAL)
         if there := SparkSession.getActiveSession():
             yield there
             return
