@@ -94,6 +94,7 @@ def test_every_type(spark: Any, client: Client, save: Callable[..., None]) -> No
         assert repr(column) == repr(expected[name].to_pylist()), name  # by their text NaN is NaN
 
 
+@pytest.mark.long
 def test_an_invalid_row_fails_the_write_or_goes_to_another_topic(
     spark: Any, client: Client, save: Callable[..., None]
 ) -> None:

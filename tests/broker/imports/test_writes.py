@@ -263,6 +263,7 @@ async def test_a_refused_row_in_one_of_many_files_takes_nothing(tmp_path):
         await check_lists(together, 0)
 
 
+@pytest.mark.long
 async def test_numbers_rise_with_holes_and_sequences_run_on_at_one_broker(tmp_path):
     async with some(tmp_path, 2) as together:
         broker, other = together.brokers
@@ -514,7 +515,7 @@ async def test_the_store_knows_a_write_before_anybody_is_told(tmp_path):
 
 @pytest.mark.parametrize(
     "place",
-    [later("write.running"), later("change.made"), "write.batch:5", later("write.done"), later("change.made:2")],
+    [later("write.running"), later("change.made"), later("write.batch:5"), later("write.done"), later("change.made:2")],
 )
 async def test_a_write_outlives_the_loss_of_coordination(tmp_path, place):
     """The records of its uploads are lost; the store has its files, their list, and what was decided."""
