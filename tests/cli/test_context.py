@@ -22,7 +22,7 @@ from tests.support.brokers.serving import served
 from tests.support.http.certificates import Authority
 from tests.support.processes.broker_process import BrokerProcess, free_port
 
-NOBODY = f"http://127.0.0.1:{free_port()}"
+NOBODY = "http://127.0.0.1:9"
 
 
 @pytest.fixture(autouse=True)
