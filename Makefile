@@ -18,7 +18,7 @@ WORKERS := 4
 # Of some files a tier may have no test: pytest's exit status 5, a failure only where all tests were asked for.
 SOME = $(TESTS) $(if $(TESTS),|| [ $$? -eq 5 ])
 
-.PHONY: demo pipeline test test-fast test-all test-versions mutants soak chaos minio weed kafka kube prometheus generator chromium docs check sbom audit bench format wheel clean help
+.PHONY: demo pipeline test test-fast test-all test-versions mutants simulate soak chaos minio weed kafka kube prometheus generator chromium docs check sbom audit bench format wheel clean help
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
@@ -63,6 +63,9 @@ mutants: $(STAMP) ## the tests that find each rule's absence, over copies of the
 
 chaos: $(STAMP) ## a cluster under faults for SECONDS, drawn from SEED (a new one each time), and the judgement of its history
 	$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(CHAOS)
+
+simulate: $(STAMP) ## a simulated cluster under faults: SEEDS=10 of MINUTES=2 each; SEED=... one of them; FAULTS=kill,pause these kinds alone
+	$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),$(if $(SEED),1,10)) --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS))
 
 soak: $(STAMP) ## half an hour of chaos, then twenty kills of each kind, both on a machine that is busy with 15 other processes; two versions in one cluster; a stream of Spark under kills; coordination that goes back
 	$(BIN)/python -m tests.chaos.run --seconds 1800 --load 15 $(CHAOS)

@@ -1,0 +1,224 @@
+"""The store and coordination of a simulated world, as the lives in it reach them: late, in doubt, or not at all.
+
+The servers are in memory, one each. A life has clients of its own. What it asks for is done by the server, and not by
+the life, so that it may take effect when the life has died, or has given up long ago.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any, BinaryIO, ParamSpec, TypeVar
+
+from seaweedq.clock import Clock
+from seaweedq.concurrency.futures import Signal
+from seaweedq.concurrency.pools import READS, Pool
+from seaweedq.coordination.interface import WatchLost
+from seaweedq.coordination.memory import MemoryEngine
+from seaweedq.coordination.polling import PollingCoordination
+from seaweedq.errors import CoordinationUnavailable, StoreUnavailable
+from seaweedq.storage.interface import Data, ListedObject, NoPresignedUrls
+from seaweedq.storage.memory import MemoryStore
+from tests.simulation.loop import Life, reach_outside
+from tests.support import privates
+from tests.support.brokers.in_process import Held
+
+P = ParamSpec("P")
+R = TypeVar("R")
+TIMEOUT_S = 5.0
+ENDS_S = 0.1  # between two looks for leases that have ended
+
+
+@dataclass
+class Trouble:
+    """What happens to requests at present: parts of 1."""
+
+    refuses: float = 0.0  # nothing happens, and the client is told so, or nearly
+    forgets: float = 0.0  # it happens, and the answer is lost
+    defers: float = 0.0  # the client gives up; it happens up to `late_s` later
+    late_s: float = 60.0
+    slow_s: float = 0.0  # is added to each request
+    away: bool = False  # no answer to anything
+    breaks: float = 0.0  # watches
+
+
+class _Server:
+    """Answers what is asked, later."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str, seed: int, usual_s: float) -> None:
+        self.trouble = Trouble()
+        self.counts: dict[str, int] = {}
+        self._loop = loop
+        self._draw = random.Random(f"{name} {seed}")
+        self._usual_s = usual_s
+        self._context = Context()
+        self._deferred: set[asyncio.Task[Any]] = set()
+
+    async def ask(
+        self, kind: str, do: Callable[[], Awaitable[R]], unknown: Callable[[str], Exception], writes: bool
+    ) -> R:
+        """Does something, and answers. `writes`: it may happen later than its client believes."""
+        await reach_outside()
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        refused, forgotten, deferred, late, way, back = (self._draw.random() for _ in range(6))
+        trouble = self.trouble
+        usual_s = self._usual_s
+        if trouble.away:
+            await asyncio.sleep(TIMEOUT_S)
+            raise unknown(f"{kind}: no answer")
+        if refused < trouble.refuses:
+            await asyncio.sleep(usual_s * way)
+            raise unknown(f"{kind}: refused")
+        if writes and deferred < trouble.defers:
+            self._begin(do, late * trouble.late_s)
+            await asyncio.sleep(min(TIMEOUT_S, late * trouble.late_s))
+            raise unknown(f"{kind}: no answer in time")
+        task = self._begin(do, usual_s * (0.3 + way) + trouble.slow_s * way)
+        try:
+            result = await asyncio.shield(task)
+        finally:
+            if not task.done():  # whoever asked has given up
+                task.add_done_callback(_forget)
+        await asyncio.sleep(usual_s * (0.3 + back))
+        if writes and forgotten < trouble.forgets:
+            raise unknown(f"{kind}: the answer was lost")
+        return result
+
+    def _begin(self, do: Callable[[], Awaitable[R]], after_s: float) -> asyncio.Task[R]:
+        async def later() -> R:
+            await asyncio.sleep(after_s)
+            return await do()
+
+        task = self._loop.create_task(later(), context=self._context)
+        self._deferred.add(task)
+        task.add_done_callback(self._deferred.discard, context=self._context)
+        task.add_done_callback(_forget, context=self._context)
+        return task
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    """Notes the error of what nobody waits for any more."""
+    if not task.cancelled():
+        task.exception()
+
+
+class StoreServer(_Server):
+    """The store: its objects, and what becomes of requests."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seed: int, clock: Clock) -> None:
+        super().__init__(loop, "store", seed, 0.008)
+        self.memory = MemoryStore(clock=clock)
+
+
+class SimulatedStore(NoPresignedUrls):
+    """The store as one life reaches it."""
+
+    def __init__(self, server: StoreServer) -> None:
+        self.readers = Pool("store reads", READS)
+        self.worked = Signal()
+        self._server = server
+        self._memory = server.memory
+
+    async def create(self, name: str, data: Data) -> bool:
+        put = bytes(data)
+        return await self._ask("create", lambda: self._memory.create(name, put), writes=True)
+
+    async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        return await self._ask("read", lambda: self._memory.read(name, start, end))
+
+    async def size(self, name: str) -> int:
+        return await self._ask("size", lambda: self._memory.size(name))
+
+    async def age_s(self, name: str) -> float:
+        return await self._ask("age", lambda: self._memory.age_s(name))
+
+    async def delete(self, name: str) -> None:
+        await self._ask("delete", lambda: self._memory.delete(name), writes=True)
+
+    def open(self, name: str) -> BinaryIO:
+        return self._memory.open(name)
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
+        return await self._ask("list", lambda: self._memory.list(prefix, after, limit))
+
+    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[ListedObject]:
+        return await self._ask("list", lambda: self._memory.listed(prefix, after, limit))
+
+    def uri(self, name: str) -> str:
+        return self._memory.uri(name)
+
+    async def receive(self, name: str, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str | None:
+        return await self._memory.receive(name, chunks, size, sha256)
+
+    async def copy(self, name: str, to: str) -> None:
+        await self._ask("copy", lambda: self._memory.copy(name, to), writes=True)
+
+    async def digest(self, name: str) -> tuple[int, str | None]:
+        return await self._ask("size", lambda: self._memory.digest(name))
+
+    async def _ask(self, kind: str, do: Callable[[], Awaitable[R]], writes: bool = False) -> R:
+        return await self._server.ask(kind, do, StoreUnavailable, writes)
+
+
+class CoordinationServer(_Server):
+    """The coordination: one engine, whose watches hear of changes later."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seed: int, clock: Clock) -> None:
+        super().__init__(loop, "coordination", seed, 0.001)
+        self.records = Held(clock)
+        self.engine: MemoryEngine = privates.engine(self.records)
+        self.clients: list[SimulatedCoordination] = []
+        self._seen = 0
+        loop.call_later(ENDS_S, self._look, context=self._context)
+
+    def changed(self) -> None:
+        """Wakes watches."""
+        if self.engine.revision() != self._seen:
+            self._seen = self.engine.revision()
+            self.clients = [one for one in self.clients if not one.life.is_dead]
+            for client in self.clients:
+                after_s = self._usual_s * (1 + self._draw.random()) + self.trouble.slow_s * self._draw.random()
+                self._loop.call_later(after_s, client.wake, context=client.life.context)
+
+    @property
+    def breaks(self) -> bool:
+        """Whether a watch that asks now is broken."""
+        return self._draw.random() < self.trouble.breaks
+
+    def _look(self) -> None:
+        self.changed()
+        self._loop.call_later(ENDS_S, self._look, context=self._context)
+
+
+class SimulatedCoordination(PollingCoordination):
+    """The coordination as one life reaches it."""
+
+    def __init__(self, server: CoordinationServer, life: Life) -> None:
+        super().__init__(server.engine, ENDS_S)
+        self.life = life
+        self._server = server
+        server.clients.append(self)
+
+    def wake(self) -> None:
+        """Has its watches look."""
+        self._wake()
+
+    async def _run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        name = getattr(step, "__name__", "step")
+        if name == "close":  # of this client alone
+            return None  # type: ignore[return-value]
+
+        async def do() -> R:
+            found = step(*args, **kwargs)
+            self._server.changed()
+            return found
+
+        if name == "changes" and self._server.breaks:
+            raise WatchLost("the watch was broken")
+        writes = name in ("commit", "grant", "renew", "revoke")
+        return await self._server.ask(name, do, CoordinationUnavailable, writes)
+
+    async def _poll(self) -> None:
+        """The server tells of changes."""
+        await asyncio.Event().wait()

@@ -1,0 +1,166 @@
+"""One event loop on simulated time for all lives of a world: a life pauses, goes on, or dies without another step.
+
+A life is known by the context of a callback. The loop keeps the callbacks of a life that is paused until it goes on
+(timers, too: they come late, as behind SIGSTOP), and drops those of a life that has died. Its tasks are held to the end
+of the run, with the garbage collection off, so that none of its `finally` clauses runs: a process that was killed
+cleans nothing up.
+
+Nothing waits: the loop moves its time on to the next timer. Each turn takes some microseconds, and ties between timers
+are drawn.
+"""
+
+import asyncio
+import heapq
+import random
+import weakref
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, TypeVar
+
+from tests.support.brokers.simulated_loop import SimulatedLoop
+
+T = TypeVar("T")
+TIE_S = 1e-7
+TURN_S = 5e-6  # on the average
+
+
+class Life:
+    """One life of a process, or a part of it that can stand still alone: a `parent` dies with its parts."""
+
+    def __init__(self, name: str, parent: "Life | None" = None) -> None:
+        self.name = name
+        self.parent = parent
+        self.parts: list[Life] = []
+        self.is_dead = self.is_paused = False
+        self.stands = False  # paused or dead: what the loop looks at
+        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self.kept: list[asyncio.Handle] = []
+        self.at_death: list[Callable[[], None]] = []  # what the operating system does then
+        self.context: Context = parent.context.copy() if parent else copy_context()
+        self.context.run(_life.set, self)
+        if parent:
+            parent.parts.append(self)
+
+    def start(self, work: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
+        """Begins work of this life."""
+        return asyncio.get_running_loop().create_task(work, name=name, context=self.context.copy())
+
+    def part(self, name: str) -> "Life":
+        """A part of it that can stand still alone."""
+        return Life(name, self)
+
+    def pause(self) -> None:
+        """Takes no step until it goes on."""
+        self.is_paused = True
+        self.stands = True
+
+    def go_on(self) -> None:
+        """Takes the steps that it could not take."""
+        if self.is_paused and not self.is_dead:
+            self.is_paused = self.stands = False
+            kept, self.kept = self.kept, []
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, LivesLoop)
+            loop.put(kept)
+
+    def die(self) -> None:
+        """Takes no further step."""
+        if not self.is_dead:
+            self.is_dead = self.stands = True
+            self.kept.clear()
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, LivesLoop)
+            loop.bury(self.tasks)
+            for part in self.parts:
+                part.die()
+            for act in self.at_death:
+                act()
+
+
+_life: ContextVar[Life | None] = ContextVar("life", default=None)
+
+
+def life_here() -> Life | None:
+    """The life whose step this is."""
+    return _life.get()
+
+
+async def reach_outside() -> None:
+    """Comes before whatever others see of a step: the step in which a life died, or was paused, shows nothing more."""
+    life = _life.get()
+    if life and life.stands:
+        await asyncio.sleep(0)
+
+
+class _Handle(asyncio.Handle):
+    __slots__ = ()
+
+    def _run(self) -> None:
+        life = self._context.get(_life)  # type: ignore[attr-defined]
+        if life is None or not life.stands:
+            asyncio.Handle._run(self)  # type: ignore[attr-defined]
+        elif not life.is_dead:
+            life.kept.append(self)
+
+
+class _Timer(asyncio.TimerHandle):
+    __slots__ = ()
+    _run = _Handle._run
+
+
+class LivesLoop(SimulatedLoop):
+    """The loop of a world; its small decisions follow from a seed. `errors` are those that nobody handled."""
+
+    def __init__(self, seed: int) -> None:
+        self._draw = random.Random(f"loop {seed}")
+        self.errors: list[str] = []
+        self.graves: list[asyncio.Task[Any]] = []
+        super().__init__()
+        self._hands.select = self._turn  # type: ignore[method-assign]
+        self.set_task_factory(_task)
+        self.set_exception_handler(self._note)
+
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+        """Of a part of a life that runs beside its loop: the callback is the loop's, so the whole life's."""
+        life = _life.get()
+        if context is None and life and life.parent:
+            context = life.parent.context
+        return self.call_soon(callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+        timer = _Timer(when + self._draw.random() * TIE_S, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+        return timer
+
+    def put(self, handles: list[asyncio.Handle]) -> None:
+        """Has callbacks that were kept run, in their order."""
+        self._ready.extend(handles)  # type: ignore[attr-defined]
+
+    def bury(self, tasks: "weakref.WeakSet[asyncio.Task[Any]]") -> None:
+        """Holds the tasks of a dead life."""
+        for task in tasks:
+            self.graves.append(task)
+
+    def _turn(self, timeout: float | None = None) -> list[Any]:
+        """In place of a poll: nothing comes from outside."""
+        assert timeout is not None, "everybody waits, and nothing is due"
+        self._hands.now_s += max(0.0, timeout) + 2 * TURN_S * self._draw.random()
+        return []
+
+    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.errors.append(f"{context['message']}: {error!r}")
+
+
+def _task(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+    task = asyncio.Task(coro, loop=loop, **options)
+    context = options.get("context")
+    life = context.get(_life) if context else _life.get()
+    if life:
+        life.tasks.add(task)
+    return task

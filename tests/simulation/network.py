@@ -1,0 +1,200 @@
+"""The network of a simulated world: what it does with each request and answer is drawn.
+
+A request is delivered by the network, and not by its sender, so that it arrives though its sender is dead by then. A
+receiver that stands still answers late. Of a broker that has died the system refuses connections, and those that are
+open are reset; of one that is cut off nobody hears anything.
+"""
+
+import asyncio
+import errno
+import random
+from collections.abc import Mapping
+from contextvars import Context
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+from seaweedq.broker.rpc.client import Headers, Peers, Relayed, Request, Secured
+from seaweedq.errors import Unavailable
+from tests.simulation.loop import Life, reach_outside
+
+CLIENTS = "clients"
+
+
+@dataclass
+class Weather:
+    """What happens to requests at present: parts of 1."""
+
+    loses: float = 0.0  # requests
+    forgets: float = 0.0  # answers
+    repeats: float = 0.0  # requests that bear it: they arrive twice
+    delays: float = 0.0  # requests: by up to `late_s`
+    late_s: float = 20.0
+    cut: set[tuple[str, str]] = field(default_factory=set)  # from, to
+
+
+class Reset(ConnectionError):
+    """The connection ended: nobody knows what became of the request."""
+
+
+class Refused(ConnectionError):
+    """Nobody listens there: nothing has happened."""
+
+
+@dataclass
+class _Exchange:
+    request: Request
+    sender: str
+    to: str
+    done: asyncio.Future[Relayed]
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    runs: list[asyncio.Task[Any]] = field(default_factory=list)
+
+
+class Network:
+    """Brokers listen at URLs; clients and brokers send."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seed: int) -> None:
+        self.weather = Weather()
+        self.count = 0
+        self._loop = loop
+        self._draw = random.Random(f"network {seed}")
+        self._listening: dict[str, tuple[Life, Any]] = {}
+        self._open: dict[str, dict[int, _Exchange]] = {}  # by URL
+        self._context = Context()
+
+    def listen(self, url: str, life: Life, app: Any) -> None:
+        """Has a life answer there, until it dies."""
+        self._listening[url] = life, app
+        life.at_death.append(lambda: self.unlisten(url, life))
+
+    def unlisten(self, url: str, life: Life) -> None:
+        """Nobody listens there any more, and open connections are reset."""
+        if self._listening.get(url, (None,))[0] is life:
+            del self._listening[url]
+        for exchange in self._open.pop(url, {}).values():
+            self._later(self._fail, exchange, Reset(f"{url} has reset the connection"))
+
+    async def send(self, sender: str, to: str, request: Request) -> Relayed:
+        """Sends a request from a URL, or CLIENTS. Raises Refused, Reset, or waits for ever."""
+        await reach_outside()
+        self.count += 1
+        exchange = _Exchange(request, sender, to, self._loop.create_future())
+        lost, late, twice, late_s = (self._draw.random() for _ in range(4))
+        weather = self.weather
+        if lost >= weather.loses and not self._is_cut(sender, to):
+            self._later(self._arrive, exchange, by_s=weather.late_s * late_s if late < weather.delays else 0.0)
+            if twice < weather.repeats and (sender != CLIENTS or "Producer-Id" in request.headers):
+                self._later(self._arrive, exchange, by_s=weather.late_s * late_s)
+        try:
+            return await exchange.done
+        finally:
+            self._later(self._hang_up, exchange)
+
+    def _is_cut(self, sender: str, to: str) -> bool:
+        return (sender, to) in self.weather.cut
+
+    def _later(self, act: Any, *arguments: Any, by_s: float = 0.0) -> None:
+        delay_s = by_s + 0.0001 + 0.0015 * self._draw.random() ** 3
+        self._loop.call_later(delay_s, act, *arguments, context=self._context)
+
+    def _arrive(self, exchange: _Exchange) -> None:
+        life, app = self._listening.get(exchange.to, (None, None))
+        if life is None:
+            self._later(self._fail, exchange, Refused(errno.ECONNREFUSED, "refused"))
+            return
+        answer: asyncio.Future[Relayed] = self._loop.create_future()
+        place = id(exchange)
+        self._open.setdefault(exchange.to, {})[place] = exchange
+        run = life.start(answered(app, exchange.request, exchange.to, exchange.gone, answer))
+        exchange.runs.append(run)
+        run.add_done_callback(lambda ended: self._over(exchange, place, answer, ended), context=self._context)
+
+    def _over(self, exchange: _Exchange, place: int, answer: asyncio.Future[Relayed], run: asyncio.Task[Any]) -> None:
+        if self._open.get(exchange.to, {}).pop(place, None) is None:  # it was reset
+            return
+        if self._draw.random() < self.weather.forgets or self._is_cut(exchange.to, exchange.sender):
+            return
+        if answer.done():
+            self._later(self._answer, exchange, answer.result())
+        else:
+            self._later(self._fail, exchange, Reset(f"{exchange.to} did not answer"))
+            if not run.cancelled() and (error := run.exception()):
+                raise error
+
+    def _answer(self, exchange: _Exchange, answer: Relayed) -> None:
+        if not exchange.done.done():
+            exchange.done.set_result(answer)
+
+    def _fail(self, exchange: _Exchange, error: Exception) -> None:
+        if not exchange.done.done():
+            exchange.done.set_exception(error)
+
+    def _hang_up(self, exchange: _Exchange) -> None:
+        exchange.gone.set()
+
+
+async def answered(
+    app: Any, request: Request, url: str, gone: asyncio.Event, answer: "asyncio.Future[Relayed]"
+) -> None:
+    """Asks an ASGI application as a server does; `gone` is set once the client has gone."""
+    path, _, query = request.path.partition("?")
+    host = url.split("//")[1]
+    headers = {"host": host, "content-length": str(len(request.body)), **request.headers}
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": request.method,
+        "scheme": "http",
+        "path": unquote(path),
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
+        "client": ("127.0.0.1", 1),
+        "server": (host, 80),
+        "state": {},
+    }
+    sent = False
+    head: dict[str, Any] = {}
+    body = bytearray()
+
+    async def receive() -> Mapping[str, Any]:
+        nonlocal sent
+        if sent:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+        sent = True
+        return {"type": "http.request", "body": request.body, "more_body": False}
+
+    async def send(message: Mapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            head.update(message)
+        else:
+            body.extend(message.get("body", b""))
+            if not message.get("more_body") and not answer.done():
+                named = {name.decode(): value.decode("latin-1") for name, value in head["headers"]}
+                answer.set_result(Relayed(head["status"], named, bytes(body)))
+
+    await app(scope, receive, send)
+
+
+class SimulatedPeers(Peers):
+    """The calls of one broker, which is at `own`, to the others."""
+
+    def __init__(self, network: Network, own: str) -> None:
+        super().__init__()
+        self._network = network
+        self._own = own
+
+    async def send(self, base: str, request: Request, shown: Headers, secured: Secured | None = None) -> Relayed:
+        """As Peers."""
+        full = Request(request.method, request.path, {**request.headers, **shown}, request.body, request.timeout_s)
+        try:
+            async with asyncio.timeout(request.timeout_s):
+                return await self._network.send(self._own, base, full)
+        except Refused as error:
+            raise Unavailable(f"{base} does not answer") from ConnectionRefusedError(errno.ECONNREFUSED, str(error))
+        except (Reset, TimeoutError) as error:
+            raise Unavailable(f"{base} does not answer") from error

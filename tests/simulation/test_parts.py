@@ -1,0 +1,234 @@
+"""The parts of the simulation: lives, the network, the servers, plans."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from seaweedq.broker.rpc.client import Request
+from seaweedq.coordination.interface import Put
+from seaweedq.errors import CoordinationUnavailable, StoreUnavailable
+from tests.simulation.backends import CoordinationServer, SimulatedCoordination, SimulatedStore, StoreServer
+from tests.simulation.cluster import LifeClock
+from tests.simulation.loop import Life, LivesLoop
+from tests.simulation.network import CLIENTS, Network, Refused, Reset
+from tests.simulation.plan import KINDS, Fault, Plan, draw, shrunk
+
+HERE = "http://b0"
+
+
+def simulated(work: Callable[[LivesLoop], Coroutine[Any, Any, None]]) -> None:
+    loop = LivesLoop(1)
+    try:
+        loop.run_until_complete(work(loop))
+    finally:
+        loop.close()
+    assert loop.errors == []
+
+
+def test_a_paused_life_goes_on_late_and_a_dead_one_never_does() -> None:
+    steps: list[tuple[str, float]] = []
+
+    async def tick(name: str) -> None:
+        try:
+            for _ in range(3):
+                await asyncio.sleep(1)
+                steps.append((name, round(asyncio.get_running_loop().time())))
+        finally:
+            steps.append((f"{name} ended", 0))
+
+    async def work(loop: LivesLoop) -> None:
+        paused, dead, part_of = Life("paused"), Life("dead"), Life("whole")
+        tasks = [life.start(tick(life.name)) for life in (paused, dead, part_of, part_of.part("part"))]
+        await asyncio.sleep(1.5)
+        paused.pause()
+        dead.die()
+        part_of.pause()
+        await asyncio.sleep(8.5)
+        paused.go_on()
+        await asyncio.wait([tasks[0], tasks[3]])
+        assert not tasks[1].done()
+        assert not tasks[2].done()
+        assert loop.graves == [tasks[1]]
+
+    simulated(work)
+    assert [at for name, at in steps if name == "paused"] == [1, 10, 11]
+    assert [at for name, at in steps if name == "part"] == [1, 2, 3]
+    assert [at for name, at in steps if name in ("dead", "whole")] == [1, 1]
+    assert "dead ended" not in [name for name, _ in steps]
+
+
+def test_ties_between_timers_are_drawn_from_the_seed() -> None:
+    def order(seed: int) -> list[int]:
+        loop, found = LivesLoop(seed), list[int]()
+        for number in range(8):
+            loop.call_at(1.0, found.append, number)
+        loop.run_until_complete(asyncio.sleep(2))
+        loop.close()
+        return found
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+
+
+class Echo:
+    """An application that answers after a second with its own count of requests."""
+
+    def __init__(self) -> None:
+        self.came = 0
+        self.left = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.came += 1
+        body = (await receive())["body"]
+        await asyncio.sleep(1)
+        self.left += 1
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]})
+        await send({"type": "http.response.body", "body": body})
+
+
+def request(body: bytes = b"x") -> Request:
+    return Request("POST", "/p?q=1", {"Producer-Id": "p"}, body, 60)
+
+
+def test_the_network_delivers_and_answers() -> None:
+    async def work(loop: LivesLoop) -> None:
+        network, app, life = Network(loop, 1), Echo(), Life("b0")
+        with pytest.raises(Refused):
+            await network.send(CLIENTS, HERE, request())
+        network.listen(HERE, life, app)
+        found = await network.send(CLIENTS, HERE, request(b"body"))
+        assert (found.status, found.body, found.headers) == (200, b"body", {"a": "b"})
+        asking = asyncio.create_task(network.send(CLIENTS, HERE, request()))
+        await asyncio.sleep(0.5)
+        life.die()
+        with pytest.raises(Reset):
+            await asking
+        assert (app.came, app.left) == (2, 1)
+        with pytest.raises(Refused):
+            await network.send(CLIENTS, HERE, request())
+
+    simulated(work)
+
+
+def test_a_dead_senders_request_arrives_and_a_paused_receiver_is_late() -> None:
+    async def work(loop: LivesLoop) -> None:
+        network, app, receiver, sender = Network(loop, 1), Echo(), Life("b0"), Life("b1")
+        network.listen(HERE, receiver, app)
+        sender.start(network.send("http://b1", HERE, request()))
+        await asyncio.sleep(0)
+        sender.die()
+        await asyncio.sleep(2)
+        assert (app.came, app.left) == (1, 1)
+        receiver.pause()
+        asking = asyncio.create_task(network.send(CLIENTS, HERE, request()))
+        await asyncio.sleep(30)
+        assert app.came == 1
+        receiver.go_on()
+        began_s = loop.time()
+        await asking
+        assert loop.time() - began_s < 2
+
+    simulated(work)
+
+
+@pytest.mark.parametrize(
+    ("weather", "came"),
+    [
+        ({"loses": 1.0}, 0),
+        ({"forgets": 1.0}, 1),
+        ({"repeats": 1.0}, 2),
+        ({"cut": {(CLIENTS, HERE)}}, 0),
+        ({"cut": {(HERE, CLIENTS)}}, 1),
+    ],
+)
+def test_bad_weather(weather: dict[str, Any], came: int) -> None:
+    async def work(loop: LivesLoop) -> None:
+        network, app = Network(loop, 1), Echo()
+        network.listen(HERE, Life("b0"), app)
+        for name, value in weather.items():
+            setattr(network.weather, name, value)
+        asking = asyncio.create_task(network.send(CLIENTS, HERE, request()))
+        await asyncio.sleep(60)
+        assert app.came == came
+        assert asking.done() == ("repeats" in weather)
+        asking.cancel()
+
+    simulated(work)
+
+
+def test_a_put_lands_though_its_life_is_dead_or_has_given_up() -> None:
+    async def work(loop: LivesLoop) -> None:
+        server = StoreServer(loop, 1, LifeClock(loop))
+        life, store = Life("b0"), SimulatedStore(server)
+        life.start(store.create("dead", b"1"))
+        await asyncio.sleep(0.001)
+        life.die()
+        server.trouble.defers = 1.0
+        with pytest.raises(StoreUnavailable):
+            await store.create("late", b"2")
+        gave_up = set(server.memory.objects)
+        server.trouble.defers, server.trouble.forgets = 0.0, 1.0
+        with pytest.raises(StoreUnavailable):
+            await store.create("forgotten", b"3")
+        await asyncio.sleep(60)
+        assert gave_up <= {"dead"}
+        assert set(server.memory.objects) == {"dead", "late", "forgotten"}
+        server.trouble.forgets, server.trouble.away = 0.0, True
+        with pytest.raises(StoreUnavailable):
+            await store.read("late")
+
+    simulated(work)
+
+
+def test_a_transaction_is_in_doubt_and_a_watch_hears_of_it() -> None:
+    async def work(loop: LivesLoop) -> None:
+        server = CoordinationServer(loop, 1, LifeClock(loop))
+        mine, other = (SimulatedCoordination(server, Life(name)) for name in ("b0", "b1"))
+        heard: list[str] = []
+
+        async def watch() -> None:
+            async for changes in other.watch("", 0):
+                heard.extend(change.key for change in changes)
+
+        other.life.start(watch())
+        server.trouble.forgets = 1.0
+        with pytest.raises(CoordinationUnavailable):
+            await mine.commit([], [Put("k", b"v")])
+        await asyncio.sleep(1)
+        assert heard == ["k"]
+        server.trouble.forgets = 0.0
+        grant = await mine.grant(3.0)
+        await mine.commit([], [Put("leased", b"v", grant.lease)])
+        await asyncio.sleep(4)
+        assert heard == ["k", "leased", "leased"]
+
+    simulated(work)
+
+
+def test_a_plan_follows_from_its_seed_and_a_fault_left_out_changes_none() -> None:
+    plan = draw(3)
+    assert plan == draw(3) == Plan.from_json(plan.to_json())
+    assert plan != draw(4)
+    without = draw(3, kinds=tuple(kind for kind in KINDS if kind != "kill"))
+    assert without.faults == tuple(fault for fault in plan.faults if fault.kind != "kill")
+    assert any(fault.place for fault in plan.faults)
+    assert any(not fault.place for fault in plan.faults)
+
+
+def test_a_plan_is_shrunk_to_what_makes_it_fail() -> None:
+    plan = replace(
+        draw(5, 600), faults=tuple(Fault("kill", at, 1.0) for at in range(40)), consumers=("keyed", "shared")
+    )
+
+    def fails(one: Plan) -> bool:
+        times = {fault.at_s for fault in one.faults}
+        return {7, 31} <= times and "keyed" in one.consumers and one.length_s > 100
+
+    small = shrunk(plan, fails)
+    assert [fault.at_s for fault in small.faults] == [7, 31]
+    assert small.consumers == ("keyed",)
+    assert (small.publishers, small.readers, small.reshapes) == (1, 0, False)
+    assert 100 < small.length_s < 150

@@ -1,0 +1,64 @@
+"""Whole simulated runs: nothing is lost, doubled or out of order, a seed decides all of it, and mutants are found."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.simulation.plan import Fault, Plan
+from tests.support.paths import ROOT
+
+pytestmark = [pytest.mark.process, pytest.mark.brokers]
+
+KEPT = sorted((Path(__file__).parent / "plans").glob("*.json"))
+
+
+def run(*options: str, **environment: str) -> tuple[int, str]:
+    """Ends a run in a process of its own: its status, and what it has printed."""
+    command = [sys.executable, "-m", "tests.simulation.run", "--no-shrink", *options]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_some_seeds_of_a_simulated_minute() -> None:
+    status, printed = run("--seeds", "3", "--minutes", "1")
+    assert status == 0, printed
+    assert "3 runs, 0 failed" in printed
+
+
+@pytest.mark.long
+def test_fresh_seeds() -> None:
+    """Others each time; what is printed runs a failure again."""
+    seed = str(int.from_bytes(os.urandom(4)))
+    status, printed = run("--seed", seed, "--seeds", "20", "--minutes", "2")
+    assert status == 0, printed
+
+
+@pytest.mark.long
+def test_a_seed_decides_all_of_it() -> None:
+    """Whatever the order of hashes."""
+    found = [run("--seed", "24", "--seeds", "2", "--minutes", "1", PYTHONHASHSEED=order)[1] for order in "120"]
+    digests = [sorted(line.split()[-1] for line in one.splitlines() if line.startswith("seed ")) for one in found]
+    assert digests[0] == digests[1] == digests[2]
+    assert len(digests[0]) == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_a_plan_that_failed_once(path: Path) -> None:
+    status, printed = run("--plan", str(path))
+    assert status == 0, printed
+
+
+def test_a_plan_is_run_from_its_file(tmp_path: Path) -> None:
+    faults = (Fault("kill", 2.0, 1.0, 1), Fault("pause", 3.0, 6.0, -1, place="slot.stored"))
+    plan = Plan(1, 8.0, publishers=2, consumers=("keyed",), readers=0, faults=faults)
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    status, printed = run("--plan", str(tmp_path / "plan.json"), "--json")
+    assert status == 0, printed
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    assert found["took"] == {"kill": 1, "pause": 1}
