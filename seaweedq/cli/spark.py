@@ -78,7 +78,7 @@ def running(job: str, master: str | None, conf: Sequence[str] | None, url: str) 
     with needs("spark", f"seaweedq spark {job}"):
         from seaweedq.spark.jobs.session import cause_of, job_session, missing_for_spark
     if missing := missing_for_spark():
-        raise MissingExtra(f"seaweedq spark {job} needs Spark: {missing}", extra="spark", package="pyspark")
+        raise MissingExtra(f"Spark cannot run here: {missing}", extra="spark", package="pyspark")
     with tempfile.NamedTemporaryFile(prefix="seaweedq-spark-", suffix=".log", delete=False) as file:
         log = Path(file.name)
     is_kept = False

@@ -121,13 +121,11 @@ def _refuse_references(spark: "SparkSession", asked: Replay) -> None:
 
 def _set_mark(spark: "SparkSession", checkpoint: str, mark: _Mark) -> None:
     """Marks a new checkpoint. Raises ClientError for one of another replay, or of another query."""
-    from pyspark.errors import AnalysisException
-
-    place = f"{checkpoint.rstrip('/')}/{MARK}"
-    try:
-        found = [row.value for row in spark.read.text(place).collect()]
-    except AnalysisException:  # there is no such folder
-        found = []
+    folder = checkpoint.rstrip("/")
+    place = f"{folder}/{MARK}"
+    found = _lines(spark, place)
+    if not found and _lines(spark, f"{folder}/metadata"):
+        raise ClientError(f"the folder {checkpoint} is the checkpoint of another query; a replay needs one of its own")
     if not found:
         line = spark.createDataFrame([(json.dumps(asdict(mark)),)], "value string")
         line.coalesce(1).write.mode("overwrite").text(place)
@@ -136,6 +134,16 @@ def _set_mark(spark: "SparkSession", checkpoint: str, mark: _Mark) -> None:
             f"the checkpoint {checkpoint} is that of {before}; this replay is of {mark}. It needs a checkpoint of its "
             "own"
         )
+
+
+def _lines(spark: "SparkSession", place: str) -> list[str]:
+    """Returns the lines of a text file, or of all in a folder; none if it does not exist."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return [row.value for row in spark.read.text(place).collect()]
+    except AnalysisException:
+        return []
 
 
 def _streamed(spark: "SparkSession", asked: Replay, rows: "DataFrame") -> Replayed:

@@ -37,7 +37,10 @@ def missing_for_spark() -> str:
     """Returns what Spark lacks here; empty if it can run."""
     java = LEAST_JAVA if _SUBMITTED in os.environ else _java_version()
     if java < LEAST_JAVA:
-        return f"it needs Java {LEAST_JAVA} or newer, and {f'this is Java {java}' if java else 'no Java was found'}"
+        found = f"this is Java {java}" if java else "no Java was found"
+        return (
+            f"it needs Java {LEAST_JAVA} or newer, and {found}; install one, and set JAVA_HOME if it is not in the PATH"
+        )
     try:
         import pyspark  # noqa: F401
     except ImportError:

@@ -34,7 +34,9 @@ class Job:
     def run(self, *command: str) -> int:
         """Runs it to its end, and returns how it ended."""
         given = {"PYTHONPATH": str(ROOT), "SPARK_SUBMIT_OPTS": jvm.options(), "SPARK_LOCAL_IP": "127.0.0.1"}
+        (self._folder / "tmp").mkdir(exist_ok=True)  # what a killed one leaves goes with the folder
         paths = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        paths["TMPDIR"] = str(self._folder / "tmp")
         with (self._folder / "out").open("wb") as out, (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, cwd=self._folder, env={**os.environ, **given, **paths}, stdout=out, stderr=log,
@@ -87,4 +89,4 @@ def test_a_replay_that_was_killed_at_a_write_goes_on(broker: BrokerProcess, tmp_
         assert job.out == "replayed 300 rows of killed into again\n"
         found = client.read_table("again", live=True)["value"].to_pylist()
     assert sorted(map(int, found)) == list(range(300))
-    assert not [path for path in tmp_path.iterdir() if path.name not in ("at", "out", "log")]
+    assert not [path for path in tmp_path.iterdir() if path.name not in ("at", "out", "log", "tmp")]

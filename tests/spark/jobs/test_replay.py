@@ -79,6 +79,10 @@ def test_a_checkpoint_is_of_one_replay(client: Client, broker: BrokerProcess, co
         code, out, err = command(*changed)
         assert (code, out) == (1, "")
         assert said in err
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "metadata").write_text('{"id": "5d1f"}')
+    code, _, err = command(*asked, "--checkpoint", str(tmp_path / "foreign"))
+    assert (code, "is the checkpoint of another query; a replay needs one of its own" in err) == (1, True)
     client.delete_topic("late")
     client.create_topic("late")
     code, _, err = command(*asked)

@@ -1,7 +1,10 @@
 """What a job's session needs, and why one failed, in a line."""
 
+from pathlib import Path
+
 import pytest
 
+from seaweedq.cli.main import main
 from seaweedq.spark.jobs.session import cause_of, missing_for_spark
 
 
@@ -49,3 +52,16 @@ org.apache.spark.SparkException: job aborted
 )
 def test_the_cause_is_one_line(said: str, cause: str) -> None:
     assert cause_of(ValueError(said)) == cause
+
+
+@pytest.mark.parametrize("asked", ["audit t", "replay t --into u --checkpoint at"])
+def test_without_java_a_job_says_what_to_install(
+    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["spark", *asked.split()])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert line.startswith("seaweedq: Spark cannot run here: it needs Java 17 or newer, and no Java was found; install")
