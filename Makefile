@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)  ## the main job on real data: publish, kill, recover, pull, read with Spark and DuckDB
 	$(BIN)/seaweedq demo --flights $(DEMO)
 
-pipeline: $(STAMP) ## flights through topics, Spark and back, with a picture, in some minutes; needs Java; PIPELINE='--speed 360'
+pipeline: $(STAMP) ## flights through topics, Spark and back, with a picture, in three minutes; needs Java; PIPELINE='--speed 360'
 	$(BIN)/python examples/flights/pipeline.py $(PIPELINE)
 
 test-fast: WORKERS := 2

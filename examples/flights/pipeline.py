@@ -1,4 +1,4 @@
-"""All of it in two minutes: a broker in a temporary folder, the feed, and the Spark job, which is stopped on the way
+"""All of it in three minutes: a broker in a temporary folder, the feed, and the Spark job, which is stopped on the way
 and started again, while the topic splits. Then a batch query checks the result, and a picture shows it.
 
     pip install 'seaweedq[demo]'    # and Java 17 or newer
