@@ -276,8 +276,9 @@ def ids(progress: Sequence[Any]) -> list[int]:
 @pytest.mark.spark
 @pytest.mark.long
 def test_the_stream_has_what_a_batch_and_pandas_have(
-    programs: Any, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    programs: Any, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(programs.delays, "EVERY", "4 seconds")  # fewer batches, each of which costs a second or two
     happened = programs.feed.events(STORM, 27)
     with programs.pipeline.broker(tmp_path, 0) as url:
         done = programs.pipeline.run(spark, url, tmp_path, happened, speed=27 * 3600 / 8)
