@@ -12,6 +12,7 @@ many, the file is refused.
 
 import os
 import queue
+import re
 import resource
 import socket
 import sys
@@ -64,6 +65,7 @@ BUFFER_BYTES = 1024 * 1024
 FEWEST_ROWS = 16
 EXPANSION, EXPANSION_BYTES = 1000, 1024 * 1024 * 1024  # a file may expand to so many times its size, plus so much
 MAGIC, TAIL_BYTES = b"ARROW1", 10  # of an Arrow file: the size of the footer in four bytes, and the magic again
+PARQUET_MAGIC = b"PAR1"  # at the beginning and at the end
 FOOTER_BYTES = 64 * 1024 * 1024  # of a Parquet file's metadata, and of each text in it
 
 Error = dict[str, Any]
@@ -340,6 +342,7 @@ def _parquet(path: str, intake: Intake) -> Iterator[pa.RecordBatch]:
             arrow_extensions_enabled=False,
         )
         check_columns(file.schema_arrow, intake)
+        _check_alone(path, file.metadata)
         rows, done = _read_rows(file.metadata), 0
         while True:
             try:
@@ -353,6 +356,21 @@ def _parquet(path: str, intake: Intake) -> Iterator[pa.RecordBatch]:
                 rows = max(FEWEST_ROWS, rows // 16)
         if done != file.metadata.num_rows:
             raise ValueError(f"its footer states {file.metadata.num_rows} rows, but it has {done}")
+
+
+def _check_alone(path: str, metadata: pq.FileMetaData) -> None:
+    """Raises ValueError for two files in one: the footer of the last one would be taken for that of the first one's
+    rows, if both are alike."""
+    end = 0
+    if metadata.num_row_groups:
+        last = metadata.row_group(metadata.num_row_groups - 1)
+        for number in range(min(last.num_columns, metadata.num_columns)):
+            chunk = last.column(number)
+            begin = chunk.dictionary_page_offset or chunk.data_page_offset
+            end = max(end, begin + chunk.total_compressed_size)
+    with pa.memory_map(path) as mapped:
+        if re.search(PARQUET_MAGIC * 2, memoryview(mapped.read_buffer())[end:]):
+            raise ValueError("it is several Parquet files, one behind the other; upload each by itself")
 
 
 def _behind(batches: Iterator[pa.RecordBatch], done: int) -> Iterator[pa.RecordBatch]:

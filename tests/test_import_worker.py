@@ -329,6 +329,7 @@ def scrambled(seed: int) -> bytes:
 REFUSED: dict[str, tuple[bytes | Callable[[], bytes], str, str]] = {
     "no parquet": (b"PAR1" + b"x" * 100 + b"PAR1", "parquet", "invalid-import"),
     "empty footer": (b"PAR1\x00\x00\x00\x00PAR1", "parquet", "invalid-import"),
+    "two files": (parquet(numbered(2)) + parquet(numbered(2, first=2)), "parquet", "invalid-import"),
     "cut off": (parquet(numbered(1000))[:-100], "parquet", "invalid-import"),
     "a footer of 4 GiB": (footer_length(parquet(numbered(10)), 2**32 - 1), "parquet", "invalid-import"),
     "more rows than there are": (more_rows_than_there_are(), "parquet", "invalid-import"),
