@@ -13,12 +13,12 @@ import msgspec
 
 from seaweedq.broker.context import Context
 from seaweedq.broker.publish.batch_split import AppendedRows
-from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.coordination.interface import Compare, Delete, Put, entries, read_all
 from seaweedq.coordination.keys import TOPICS, KeyKind
 from seaweedq.coordination.records import ImportedSegment, ImportProblem, ImportRecord, WriteRecord
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import NotReady
+from seaweedq.errors import NotReady, TopicNotFound
 from seaweedq.segments.producers import IMPORT, WRITE
 
 Work = TypeVar("Work", bound=ImportRecord | WriteRecord)
@@ -117,6 +117,14 @@ class WorkId:
     def from_topic(topic: Topic, name: str) -> "WorkId":
         """Returns the work of this name on a topic."""
         return WorkId(topic.name, topic.record.incarnation, name)
+
+    def find_topic(self, catalog: Catalog) -> Topic:
+        """Returns the topic as it is now. Raises TopicNotFound, also if it is another one by now, and
+        TopicBeingDeleted."""
+        topic = catalog.topic(self.topic)
+        if topic.record.incarnation != self.incarnation:
+            raise TopicNotFound(f"topic {self.topic!r} was deleted and created again", topic=self.topic)
+        return topic
 
 
 class WorkRecords(Generic[Work]):

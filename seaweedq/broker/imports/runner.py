@@ -46,7 +46,7 @@ from seaweedq.broker.imports.records import (
 from seaweedq.broker.imports.write_lists import ListedUpload
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.publish.publisher import PreparedBatch, Producer, Publisher, PublishResult
-from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.broker.uploads import rules
 from seaweedq.broker.uploads.payloads import REFUSALS
 from seaweedq.checks import reach
@@ -61,8 +61,6 @@ from seaweedq.errors import (
     SeaweedqError,
     SequenceOutOfOrder,
     StoreUnavailable,
-    TopicBeingDeleted,
-    TopicNotFound,
     Unavailable,
 )
 from seaweedq.storage.interface import ObjectStore
@@ -70,8 +68,6 @@ from seaweedq.storage.interface import ObjectStore
 PIECE_BYTES = 4 * 1024 * 1024
 PIECES = 4  # in flight
 SPARE_BYTES, SPARE_PART = 1024 * 1024 * 1024, 10  # of the disk, which a copy leaves alone: the lesser; a part in ten
-
-
 PAUSE_S, BUDGET_PAUSE_S = 0.5, 0.05
 SAID_EACH = 20  # of the waits one after the other, one has a log line
 DEATHS = 3
@@ -204,7 +200,8 @@ class WorkRunner(Generic[Work]):
         self._readers = readers
 
     async def run(self, where: WorkId, held: Versioned[Work], stopping: Stopping) -> bool:
-        """Works until it is over (True), or another broker has it or may have it. Raises TopicNotFound."""
+        """Works until it is over (True), or another broker has it or may have it. Raises TopicNotFound,
+        TopicBeingDeleted."""
         work = _Working(where, held, held.record, stopping)
         deaths = at = 0
         try:
@@ -238,7 +235,7 @@ class WorkRunner(Generic[Work]):
 
     async def _once(self, work: _Working[Work]) -> None:
         """Continues a work to its end, with one reader; returns early if the broker is stopping."""
-        self._topic(work.where)
+        work.where.find_topic(self._catalog)
         checking = work.now.state == "checking"
         if checking:
             work.files = await self._files.claim(work.where, work.now)
@@ -257,7 +254,7 @@ class WorkRunner(Generic[Work]):
 
     async def _give(self, work: _Working[Work], at: int, first_row: int = 0, check: bool = False) -> None:
         """Gives the reader a file, from one of its rows on; starts it if there is none."""
-        record, topic, file = work.now, self._topic(work.where), work.files[at]
+        record, topic, file = work.now, work.where.find_topic(self._catalog), work.files[at]
         name = rules.object_name(work.where.topic, file.upload)
         opened_file = await opened(self._store, name, file.size, file.sha256, self._readers.folder)
         try:
@@ -363,7 +360,7 @@ class WorkRunner(Generic[Work]):
             await _pause(work, BUDGET_PAUSE_S)
         try:
             prepared = await self._repeat(
-                work, lambda: self._publisher.prepare(self._topic(work.where), rows, producer)
+                work, lambda: self._publisher.prepare(work.where.find_topic(self._catalog), rows, producer)
             )
         except BaseException:
             self._budget.release(rows.nbytes)
@@ -388,7 +385,9 @@ class WorkRunner(Generic[Work]):
         """Publishes one batch, as often as it takes; each try knows the outcome of the earlier ones. One below a
         sequence that a table knows is durable: none begins before the one before is."""
         try:
-            return await self._repeat(work, lambda: self._publisher.append(self._topic(work.where), batch.prepared))
+            return await self._repeat(
+                work, lambda: self._publisher.append(work.where.find_topic(self._catalog), batch.prepared)
+            )
         except SequenceOutOfOrder as error:
             await self._check_held(work)
             if int(error.fields.get("newest", 0)) <= batch.last:
@@ -446,16 +445,6 @@ class WorkRunner(Generic[Work]):
     def _reach(self, step: str) -> None:
         """Tells the fail points that a step of an import, or of a write, is done."""
         reach(f"{self._files.kind}.{step}")
-
-    def _topic(self, where: WorkId) -> Topic:
-        """Returns the topic as it is now. Raises TopicNotFound."""
-        try:
-            topic = self._catalog.topic(where.topic)
-        except TopicBeingDeleted as error:
-            raise TopicNotFound(error.detail, topic=where.topic) from None
-        if topic.record.incarnation != where.incarnation:
-            raise TopicNotFound(f"topic {where.topic!r} was deleted and created again", topic=where.topic)
-        return topic
 
 
 def _check_refused(work: _Working[Work], message: ReaderMessage) -> None:

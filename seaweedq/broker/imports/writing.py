@@ -36,10 +36,8 @@ from seaweedq.coordination.records import WriteRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     NotReady,
-    SeaweedqError,
     StoreUnavailable,
     TooManyWriters,
-    TopicNotFound,
     WriteNotFound,
     WriteOutOfOrder,
 )
@@ -90,7 +88,7 @@ class FilesOfWrites:
 
     async def claim(self, where: WorkId, record: WriteRecord) -> Sequence[ListedUpload]:
         """Claims the files of a write, each for this number alone. Raises the errors of a claim, and as `find`."""
-        topic, write = self._topic(where), f"{where.name}/{record.number}"
+        topic, write = where.find_topic(self._catalog), f"{where.name}/{record.number}"
 
         async def claim(file: ListedUpload) -> ListedUpload:
             reference = await self._uploads.claim(topic, file.upload, "imported", write)
@@ -111,12 +109,6 @@ class FilesOfWrites:
         with suppress(StoreUnavailable):
             if record.listed is not None:
                 await self._store.delete(record.listed)
-
-    def _topic(self, where: WorkId) -> Topic:
-        topic = self._catalog.topic(where.topic)
-        if topic.record.incarnation != where.incarnation:
-            raise TopicNotFound(f"topic {where.topic!r} was deleted and created again", topic=where.topic)
-        return topic
 
 
 class Writing(FileWork[WriteRecord]):
@@ -167,7 +159,7 @@ class Writing(FileWork[WriteRecord]):
             if not begun and _may_begin(held, wanted) and not self._is_asked(where, held, wanted.number):
                 held, begun = await self._create(topic, where, wanted, held)
             if held is None:
-                raise await self._gone(topic, where, wanted.number)
+                raise await self._gone(where, wanted.number)
             check_order(where, held.record, wanted.number)
             if is_over(held.record):
                 if held.record.number == wanted.number and (begun or not _may_begin(held, wanted)):
@@ -262,12 +254,11 @@ class Writing(FileWork[WriteRecord]):
         reach("write.checking")
         return held, True
 
-    async def _gone(self, topic: Topic, where: WorkId, number: int) -> SeaweedqError:
+    async def _gone(self, where: WorkId, number: int) -> NotReady:
         """Returns the error for a write whose record went while a request waited for it. Raises the topic's, if it has
         gone as well."""
         await self._catalog.load()
-        if self._catalog.topic(topic.name).record.incarnation != where.incarnation:
-            return TopicNotFound(f"topic {topic.name!r} was deleted and created again", topic=topic.name)
+        where.find_topic(self._catalog)
         return NotReady(f"the record of write {number} of {where.name!r} has gone; send the write again")
 
     def _sequence(self, before: Versioned[WriteRecord] | None) -> tuple[str, int]:
