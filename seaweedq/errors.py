@@ -39,9 +39,10 @@ from typing import Any, ClassVar
 
 
 class SeaweedqError(Exception):
-    """The root of the tree. `slug` is stable and ends the problem's `type`; `title` says the same in words.
+    """The root of the tree. `slug` is stable and ends the problem's `type`; `title` expresses it in words.
 
-    The client sees `detail`. Only logs contain `inside`: addresses of the installation, and their answers.
+    Clients see `detail`. Only logs contain `inside`, which may name the installation's addresses or quote the answers
+    of other servers.
     """
 
     slug: ClassVar[str] = "internal"
@@ -55,7 +56,8 @@ class SeaweedqError(Exception):
 
 
 def by_slug() -> dict[str, type[SeaweedqError]]:
-    """Returns every class of the tree by its slug; of two with one slug that which is nearer to the root."""
+    """Returns every class of the tree by its slug. If two classes share a slug, returns the class nearer to the
+    root."""
     found: dict[str, type[SeaweedqError]] = {}
     todo = [SeaweedqError]
     while todo:
@@ -66,19 +68,19 @@ def by_slug() -> dict[str, type[SeaweedqError]]:
 
 
 class BadRequest(SeaweedqError):
-    """The request cannot succeed unless the client changes it, or the state that it refers to."""
+    """The request cannot succeed unless the client changes it, or changes the state that the request refers to."""
 
     slug, title = "bad-request", "Bad request"
 
 
 class UnreadableRequest(BadRequest):
-    """The bytes received are not HTTP, or the request's head is too large. The connection is closed."""
+    """The received bytes are not HTTP, or the request's headers are too large. The broker closes the connection."""
 
     slug, title = "unreadable-request", "The request cannot be read"
 
 
 class UnreadableBody(BadRequest):
-    """The body, or the query string, cannot be parsed."""
+    """The body or the query string cannot be parsed."""
 
     slug, title = "unreadable-body", "The body cannot be read"
 
@@ -90,7 +92,7 @@ class UnsupportedContentType(BadRequest):
 
 
 class MissingContentType(BadRequest):
-    """The body is not empty and has no content type, as the bodies of web pages may be."""
+    """The body is not empty but has no content type. Web pages can send such bodies across origins."""
 
     slug, title = "missing-content-type", "The body has no content type"
 
@@ -102,52 +104,54 @@ class UnsupportedEncoding(BadRequest):
 
 
 class InvalidRequest(BadRequest):
-    """The request can be parsed, and a value in it is not valid; fields: field, value, bound."""
+    """The request can be parsed, but one of its values is not valid; fields: field, value, bound."""
 
     slug, title = "invalid-request", "The request is not valid"
 
 
 class NotAcceptable(BadRequest):
-    """The client accepts no type that the route has; fields: supported."""
+    """The route offers no content type that the client accepts; fields: supported."""
 
     slug, title = "not-acceptable", "No acceptable type"
 
 
 class InvalidPositions(BadRequest):
-    """The positions of a stream are none, not this topic's, or leave out some of its keys; fields: value."""
+    """The stream positions cannot be parsed, belong to another topic, or omit some of this topic's keys; fields:
+    value."""
 
     slug, title = "invalid-positions", "Invalid positions"
 
 
 class InvalidName(BadRequest):
-    """The name of a topic, subscription or producer has characters or a length that are not allowed."""
+    """The name of a topic, subscription or producer contains a character that is not allowed, or has the wrong
+    length."""
 
     slug, title = "invalid-name", "The name is not valid"
 
 
 class InvalidMessages(BadRequest):
     """Some messages are not valid, so none was published; fields: `errors` (index and reason of the first 1,000),
-    `invalid` (how many; from 10,000 on, and of a file from 100 on, there may be more), `hint` (what mends the first,
-    where that is clear)."""
+    `invalid` (their number; a lower bound from 10,000 on, and in a file from 100 on), `hint` (a fix for the first one,
+    if a likely fix is known)."""
 
     slug, title = "invalid-messages", "Some messages are not valid"
 
 
 class RequestTooLarge(BadRequest):
-    """The decoded body is over `max_request_bytes`; fields: limit_bytes."""
+    """The decoded body is larger than `max_request_bytes`; fields: limit_bytes."""
 
     slug, title = "request-too-large", "The request is too large"
 
 
 class MessageTooLarge(BadRequest):
-    """A message is over `max_message_bytes`; fields: limit_bytes, index."""
+    """A message is larger than `max_message_bytes`; fields: limit_bytes, index."""
 
     slug, title = "message-too-large", "A message is too large"
 
 
 class RequestTimeout(BadRequest):
-    """The body did not arrive in time, or too slowly while others needed its memory. The connection is closed; fields:
-    timeout_s, bytes_per_s."""
+    """The body did not arrive in time, or arrived too slowly while other requests needed its memory. The broker closes
+    the connection; fields: timeout_s, bytes_per_s."""
 
     slug, title = "request-timeout", "The request did not arrive in time"
 
@@ -159,7 +163,7 @@ class RouteNotFound(BadRequest):
 
 
 class MethodNotAllowed(BadRequest):
-    """The path exists, but not with this method; fields: allowed."""
+    """The path exists but does not accept this method; fields: allowed."""
 
     slug, title = "method-not-allowed", "Method not allowed"
 
@@ -171,13 +175,13 @@ class TopicNotFound(BadRequest):
 
 
 class SegmentNotFound(BadRequest):
-    """The topic has no segment of that id; fields: topic, segment."""
+    """The topic has no segment with this id; fields: topic, segment."""
 
     slug, title = "segment-not-found", "Segment not found"
 
 
 class SubscriptionNotFound(BadRequest):
-    """The topic has no subscription of that name; fields: topic, subscription."""
+    """The topic has no subscription with this name; fields: topic, subscription."""
 
     slug, title = "subscription-not-found", "Subscription not found"
 
@@ -195,26 +199,28 @@ class TokenNotFound(BadRequest):
 
 
 class UploadNotFound(BadRequest):
-    """The topic has no upload of that id: it was aborted, has expired, or an earlier topic of this name had it; fields:
-    topic, upload_id."""
+    """The topic has no upload with this id. The upload was aborted, has expired, or belonged to a deleted topic with
+    the same name; fields: topic, upload_id."""
 
     slug, title = "upload-not-found", "Upload not found"
 
 
 class UploadIncomplete(BadRequest):
-    """Not all of the upload's bytes are in the store; fields: upload_id, missing (parts, the first 100)."""
+    """Some of the upload's bytes are not in the store yet; fields: upload_id, missing (parts, the first 100)."""
 
     slug, title = "upload-incomplete", "The upload is not complete"
 
 
 class UploadMismatch(BadRequest):
-    """The uploaded bytes differ in size or SHA-256 from the announced ones; fields: upload_id, field, value, bound."""
+    """The size or SHA-256 of the uploaded bytes differs from the announced value; fields: upload_id, field, value,
+    bound."""
 
     slug, title = "upload-mismatch", "The upload differs from what was announced"
 
 
 class InvalidUpload(UploadMismatch):
-    """The store refused the bytes: their size or digest is not the announced one; fields: field, value, bound."""
+    """The store refused the bytes because their size or digest differs from the announced value; fields: field, value,
+    bound."""
 
     slug, title = "invalid-upload", "The bytes differ from those that were announced"
 
@@ -226,70 +232,72 @@ class UploadExpired(BadRequest):
 
 
 class UploadConflict(BadRequest):
-    """The upload was published or imported, is in parts or is not, was completed with other bytes, or is for a write;
-    fields: upload_id."""
+    """The upload's state rules out this operation: the upload was already published, imported, or completed with other
+    bytes, is (or is not) in parts, or is reserved for a write; fields: upload_id."""
 
     slug, title = "upload-conflict", "The upload's state does not allow this"
 
 
 class WriteNotFound(BadRequest):
-    """The topic has no write of that writer, or no longer has it; fields: topic, writer."""
+    """The topic has no write from this writer, or has forgotten it; fields: topic, writer."""
 
     slug, title = "write-not-found", "Write not found"
 
 
 class WriteOutOfOrder(BadRequest):
-    """The write's number is below the writer's newest; fields: writer, number, newest."""
+    """The write's number is lower than the writer's newest number; fields: writer, number, newest."""
 
     slug, title = "write-out-of-order", "The write's number is out of order"
 
 
 class TooManyWriters(BadRequest):
-    """The topic remembers as many writers as it may; fields: limit, retry_after_s."""
+    """The topic already remembers the maximum number of writers; fields: limit, retry_after_s."""
 
     slug, title = "too-many-writers", "Too many writers"
 
 
 class PayloadTooLarge(BadRequest):
-    """A payload is over the limit; fields: limit_bytes."""
+    """A payload is larger than the limit; fields: limit_bytes."""
 
     slug, title = "payload-too-large", "The payload is too large"
 
 
 class TooManyUploads(BadRequest):
-    """The topic has `max_open_uploads` open uploads, or `max_write_uploads` for writes; fields: limit,
+    """The topic already has `max_open_uploads` open uploads (`max_write_uploads` for writes); fields: limit,
     retry_after_s."""
 
     slug, title = "too-many-uploads", "Too many open uploads"
 
 
 class TooManyTopics(BadRequest):
-    """The cluster has `max_topics` topics, or the principal as many as it may; fields: limit, setting."""
+    """The cluster already has `max_topics` topics, or the principal has reached its own limit; fields: limit,
+    setting."""
 
     slug, title = "too-many-topics", "The cluster has too many topics"
 
 
 class RateLimited(BadRequest):
-    """A limit of the principal or the topic is reached, as `Retry-After` and `RateLimit` say; fields: limit (its
-    name), rate (a second), retry_after_s, topic."""
+    """The principal or the topic has reached a limit. See the headers `Retry-After` and `RateLimit`; fields: limit (its
+    name), rate (per second), retry_after_s, topic."""
 
     slug, title = "rate-limited", "A limit is reached"
 
 
 class TooManySegments(BadRequest):
-    """The cluster has `max_segments` segments, or the principal as many as it may; fields: limit, setting."""
+    """The cluster already has `max_segments` segments, or the principal has reached its own limit; fields: limit,
+    setting."""
 
     slug, title = "too-many-segments", "The cluster has too many segments"
 
 
 class InvalidImport(BadRequest):
-    """The uploaded file cannot be read in the format that the request names; fields: format, reason."""
+    """The uploaded file cannot be read in the requested format; fields: format, reason."""
 
     slug, title = "invalid-import", "The file cannot be imported"
 
 
 class PayloadNotFound(BadRequest):
-    """The message has no payload, or the store no longer holds it as it was published; fields: topic, id."""
+    """The message has no payload, or the store no longer holds the payload as it was published; fields: topic, id."""
 
     slug, title = "payload-not-found", "Payload not found"
 
@@ -307,86 +315,87 @@ class SubscriptionConflict(BadRequest):
 
 
 class TopicBeingDeleted(BadRequest):
-    """The topic's files are being removed; its name is free again afterwards."""
+    """The topic's files are being deleted. Its name can be reused afterwards."""
 
     slug, title = "topic-being-deleted", "The topic is being deleted"
 
 
 class SegmentConflict(BadRequest):
-    """The segment is sealed or being changed, or would have too many producer tables; fields: segment, successors,
-    parts."""
+    """The segment is sealed or is being changed, or the change would leave it with too many producer tables; fields:
+    segment, successors, parts."""
 
     slug, title = "segment-conflict", "The segment's state does not allow this change"
 
 
 class SequenceOutOfOrder(BadRequest):
-    """A producer's sequence is not new, and too old to be compared; fields: producer, sequence, newest."""
+    """A producer's sequence is not new, but is too old for the broker to recognize it as a duplicate; fields: producer,
+    sequence, newest."""
 
     slug, title = "sequence-out-of-order", "The producer's sequence is out of order"
 
 
 class NeedsLevel(BadRequest):
-    """The request needs a higher level than the cluster has; fields: level, needs, too_old (brokers that do not read
-    it). Nothing raises it as long as there is one level: it is the problem of the first request that needs another."""
+    """The request needs a higher cluster level; fields: level, needs, too_old (brokers that cannot read that level). No
+    broker sends this while only one level exists."""
 
     slug, title = "needs-cluster-level", "The cluster's level is too low"
 
 
 class LevelConflict(BadRequest):
-    """The cluster's level cannot become the requested one; fields: level, to, too_old (brokers that do not
-    read it)."""
+    """The cluster cannot switch to the requested level; fields: level, to, too_old (brokers that cannot read it)."""
 
     slug, title = "level-conflict", "The cluster's level cannot change to this"
 
 
 class RebuildConflict(BadRequest):
-    """Coordination cannot be rebuilt now: this broker serves, another rebuild is under way, a journal that may be
-    needed cannot be read, or one that is to be left out is unknown; fields: journals, unknown."""
+    """Coordination cannot be rebuilt now: this broker is serving, another rebuild is running, a journal that may be
+    needed is unreadable, or a journal to leave out is unknown; fields: journals, unknown."""
 
     slug, title = "rebuild-conflict", "Coordination cannot be rebuilt now"
 
 
 class OffsetOutOfRange(BadRequest):
-    """The offset is beyond the segment's end, or the range has no byte of the payload; fields: offset, end_offset,
+    """The offset is beyond the segment's end, or the range contains no byte of the payload; fields: offset, end_offset,
     size."""
 
     slug, title = "offset-out-of-range", "The offset is beyond the end"
 
 
 class BelowRetention(BadRequest):
-    """Retention has removed the offset: go on from `start_offset`; fields: segment, offset, start_offset."""
+    """Retention has deleted the message at this offset. Continue at `start_offset`; fields: segment, offset,
+    start_offset."""
 
     slug, title = "below-retention", "Retention has removed the offset"
 
 
 class Unauthenticated(BadRequest):
-    """The request has no token, or one that is invalid, expired or revoked."""
+    """The request has no token, or its token is invalid, expired or revoked."""
 
     slug, title = "unauthenticated", "Not authenticated"
 
 
 class Forbidden(BadRequest):
-    """The caller lacks a right, or the signed URL has expired or is for another method, payload or size; fields:
-    action, resource."""
+    """The caller lacks a right, or the signed URL has expired or was issued for another method, payload or size;
+    fields: action, resource."""
 
     slug, title = "forbidden", "Forbidden"
 
 
 class PeerRefused(Forbidden):
-    """The request claims to come from a broker of this cluster, and is not recognized as one; fields: reason."""
+    """The request claims to come from a broker of this cluster, but the claim cannot be verified; fields: reason."""
 
     slug, title = "peer-refused", "Not recognized as a broker"
 
 
 class ForeignOrigin(Forbidden):
-    """A web page of another origin has sent the request, or may have sent it; fields: origin, setting, header."""
+    """A web page from another origin sent the request, or may have sent it; fields: origin, setting, header."""
 
     slug, title = "foreign-origin", "Pages of other origins may not do this"
 
 
 class LeaseEnded(BadRequest):
-    """All of the lease is answered or past its deadline, a seek ended it, or another dispatcher gave it; fields:
-    lease."""
+    """Every message of the lease was answered or has passed its deadline, a seek ended the lease, or another dispatcher
+    granted it; fields: lease."""
 
     slug, title = "lease-ended", "The lease has ended"
 
@@ -398,14 +407,14 @@ class LeaseOfAnother(BadRequest):
 
 
 class NoDeadLetters(BadRequest):
-    """A message was rejected and the subscription has no `dead_letter_topic`, or that was to be removed while messages
-    are dying; fields: topic, subscription."""
+    """A message was rejected but the subscription has no `dead_letter_topic`, or the request would remove that topic
+    while messages are on their way to it; fields: topic, subscription."""
 
     slug, title = "no-dead-letter-topic", "There is no topic for dead letters"
 
 
 class WrongHost(BadRequest):
-    """The request names a host that is not this broker's; fields: host, setting."""
+    """The request names a host that this broker does not answer to; fields: host, setting."""
 
     slug, title = "wrong-host", "The broker does not answer to this host"
 
@@ -427,39 +436,39 @@ class NotReady(Unavailable):
 
 
 class Restored(Unavailable):
-    """Coordination was lost, or restored to an earlier state: the broker, or the topic, waits for a rebuild; fields:
+    """Coordination was lost, or restored to an earlier state, so the broker or the topic waits for a rebuild; fields:
     command, found (reasons), topic."""
 
     slug, title = "restored", "Coordination was lost or restored"
 
 
 class Overloaded(Unavailable):
-    """The memory budget is used up, or the connections are, or streams and waiting requests have their share of them;
-    fields: budget_bytes, max_connections."""
+    """The memory budget or the connection limit is exhausted, or streams and waiting requests have used up their share
+    of it; fields: budget_bytes, max_connections."""
 
     slug, title = "overloaded", "The broker is overloaded"
 
 
 class NeedsNewerBroker(Unavailable):
-    """A later version wrote a record that the request needs, and this broker does not read its form."""
+    """The request needs a record that a later version wrote, and this broker cannot read its format."""
 
     slug, title = "needs-newer-broker", "A newer broker is needed"
 
 
 class PeerTooOld(Unavailable):
-    """The broker that could answer is of an earlier version; works once all brokers are upgraded."""
+    """Only a broker with an earlier version could answer this request. Retry once all brokers are upgraded."""
 
     slug, title = "peer-too-old", "Another broker is too old"
 
 
 class JournalUnavailable(Unavailable):
-    """A write to the journal could not be made durable (disk full, I/O error); nothing was appended."""
+    """The broker could not make its journal write durable (disk full, I/O error). Nothing was appended."""
 
     slug, title = "journal-unavailable", "The journal cannot be written"
 
 
 class StoreUnavailable(Unavailable):
-    """The object store did not answer, or its answer does not say whether the request took effect."""
+    """The object store did not answer, or its answer leaves open whether the request took effect."""
 
     slug, title = "store-unavailable", "The store is unavailable"
 
@@ -471,33 +480,35 @@ class CoordinationUnavailable(Unavailable):
 
 
 class NotOwner(Unavailable):
-    """Another broker owns the segment or the subscription, or is about to, and did not answer; fields: owner."""
+    """Another broker owns the segment or the subscription, or is about to take it over, and did not answer; fields:
+    owner."""
 
     slug, title = "not-owner", "Another broker is the owner"
 
 
 class PartlyTaken(Unavailable):
-    """Some segments have stored their messages, others have not in time. The same request with its Producer-Sequence
-    completes it; without one a repeat would publish the stored messages twice; fields: taken (segment, first_offset,
-    count)."""
+    """Some segments have stored their messages, and others did not do so in time. If the request had a
+    Producer-Sequence, repeat it unchanged: that publishes the rest. Without a Producer-Sequence, a repeat would publish
+    the stored messages twice; fields: taken (segment, first_offset, count)."""
 
     slug, title = "partly-taken", "Only some of the messages were published"
 
 
 class Fenced(SeaweedqError):
-    """Another writer created the object or the record that this one was to create; it must acknowledge nothing more."""
+    """Another writer created the object or the record that this one was about to create. This writer must not
+    acknowledge anything more."""
 
     slug, title = "fenced", "Another broker has taken over"
 
 
 class Damaged(SeaweedqError):
-    """Stored bytes differ from those that were written; the detail says where."""
+    """Stored bytes differ from the bytes that were written. The detail names the place."""
 
     slug, title = "damaged", "Stored data is damaged"
 
 
 class JournalDamaged(Damaged):
-    """A commit is bad although a later one is valid; fields: path, position."""
+    """A commit is damaged although a later commit is valid; fields: path, position."""
 
     slug, title = "journal-damaged", "The journal is damaged"
 
@@ -509,15 +520,15 @@ class ChainDamaged(Damaged):
 
 
 class UnfitStore(SeaweedqError):
-    """The store ignores create-if-absent, lets several concurrent creates of one name succeed, or lists, reads or
-    deletes otherwise than the queue needs."""
+    """The store ignores create-if-absent, lets several concurrent creates of the same name succeed, or does not list,
+    read or delete as the queue requires."""
 
     slug, title = "unfit-store", "The store lacks a guarantee that the queue needs"
 
 
 class LevelMismatch(SeaweedqError):
-    """This version does not read the cluster's level (fields: level, lowest, highest), or the draft of the forms that
-    an unreleased version wrote (fields: draft, reads)."""
+    """This version cannot read the cluster's level (fields: level, lowest, highest), or the draft format that an
+    unreleased version wrote (fields: draft, reads)."""
 
     slug, title = "level-mismatch", "This version does not read the cluster's level"
 
@@ -535,7 +546,7 @@ class ClientError(SeaweedqError):
 
 
 class ServerProblem(ClientError):
-    """A problem document whose type has no class of its own here; `status` and `type` are in `fields`."""
+    """A problem document with a type that this client has no class for; `status` and `type` are in `fields`."""
 
     slug, title = "server-problem", "The server answered with an error"
 
@@ -547,12 +558,13 @@ class ConnectionFailed(ClientError):
 
 
 class FileMissing(ClientError):
-    """A file of a topic's that brokers have listed is not there, or not visible from this machine."""
+    """A file that brokers list for a topic does not exist, or this machine cannot see it."""
 
     slug, title = "file-missing", "A file of the topic is not there"
 
 
 class MissingExtra(ClientError):
-    """A package is not installed that only some of the program needs; fields: extra, which brings it, and package."""
+    """A package that only parts of the program need is not installed; fields: extra (the extra that installs it),
+    package."""
 
     slug, title = "missing-extra", "A package is not installed"
