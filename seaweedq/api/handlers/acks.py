@@ -26,8 +26,8 @@ FEW_IDS = 5_000  # are read at once; more in a thread, since 100,000 take 60 ms
 
 
 class AckRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The messages: `ids`, all of a `lease`, or both, which is what the lease holds of these ids. With `consumer`, only
-    ids that this consumer had last, and only a lease of its own."""
+    """Names the messages by `ids`, by `lease` (every message of the lease), or by both (only those `ids` that the lease
+    holds). With `consumer`, only ids that were last delivered to this consumer count, and the lease must be its own."""
 
     ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_IDS)] | None = None
     lease: LeaseName | None = None
@@ -35,11 +35,11 @@ class AckRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
 
 
 class NackRequest(AckRequest, forbid_unknown_fields=True, omit_defaults=True):
-    """The messages, as in an ack, and how soon they come again; null is the subscription's backoff.
+    """Names the messages as an ack does. `delay_s` is the time until redelivery; null means the subscription's backoff.
 
-    `reject` sends them to the topic for dead letters; `reason` goes with them. With `attempted` false they come again
-    at once, and the delivery does not count as an attempt: use it to give back what was not begun. It excludes
-    `delay_s` and `reject`.
+    `reject` sends the messages to the dead-letter topic, with `reason` as a header. `"attempted": false` redelivers
+    them immediately and does not count the delivery as an attempt: use it to return messages that you have not started
+    to handle. It cannot be combined with `delay_s` or `reject`.
     """
 
     delay_s: Delay | None = None
@@ -49,15 +49,16 @@ class NackRequest(AckRequest, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class ExtendRequest(AckRequest, forbid_unknown_fields=True, omit_defaults=True):
-    """The messages, as in an ack, and when their leases are to end, in seconds from now; null is the subscription's."""
+    """Names the messages as an ack does. `ack_deadline_s` sets when their leases end, in seconds from now; null means
+    the subscription's `ack_deadline_s`."""
 
     ack_deadline_s: AckDeadline | None = None
 
 
 class AckAnswer(msgspec.Struct):
-    """`acked` counts messages that are acked durably now, including those acked before. `late` counts those of
-    them whose lease had ended, if nobody else got the message. `unknown` ids are neither leased (to this lease or
-    consumer) nor acked."""
+    """`acked` counts messages that are now durably acked, including those acked by earlier requests. `late` counts the
+    acked messages whose lease had already ended, but that no other consumer had received. `unknown` lists ids that are
+    neither acked nor leased (to this lease or consumer)."""
 
     acked: int
     late: int
@@ -65,7 +66,8 @@ class AckAnswer(msgspec.Struct):
 
 
 class NackAnswer(msgspec.Struct):
-    """`nacked` counts the messages whose lease ended by this; `unknown` ones are not leased. `late` is always 0."""
+    """`nacked` counts the messages whose lease this request ended. `unknown` lists ids that are not leased. `late` is
+    always 0."""
 
     nacked: int
     late: int
@@ -73,7 +75,8 @@ class NackAnswer(msgspec.Struct):
 
 
 class ExtendAnswer(msgspec.Struct):
-    """`extended` counts the messages that are leased for longer; `unknown` ones are not leased. `late` is always 0."""
+    """`extended` counts the messages whose lease now ends later. `unknown` lists ids that are not leased. `late` is
+    always 0."""
 
     extended: int
     late: int
@@ -109,11 +112,11 @@ class Acks:
         shows={"acked": 1, "late": 0, "unknown": ["0-18"]},
     )
     async def ack(self, request: Request, topic_name: str, name: str) -> Answer:
-        """Acks messages; they are acked durably when this answers. Acks may come in any order.
+        """Acks messages. Once the broker answers, the acks are durable. Acks may arrive in any order.
 
-        With `ids` alone the answer is 200 even if nothing could be acked: see `unknown`. A `lease` alone acks what it
-        holds, and what it had last if nobody got that since; a repeat gets the same answer. If that is nothing, it is
-        410 `lease-ended`.
+        With only `ids`, the status is 200 even if nothing could be acked: check `unknown`. With only `lease`, the
+        request acks every message that the lease holds, and messages that it held before if nobody has received them
+        since. A repeated request gets the same answer. If nothing is left to ack, the answer is 410 `lease-ended`.
         """
         async with self.calls.read(request, _ACK, topic_name, name) as (topic, wanted):
             return await self.answer(request, topic, name, wanted)
@@ -132,19 +135,22 @@ class Acks:
         shows={"nacked": 1, "late": 0, "unknown": ["0-18"]},
     )
     async def nack(self, request: Request, topic_name: str, name: str) -> Answer:
-        """Gives leased messages back, which are delivered again after a delay, or become dead letters.
+        """Returns leased messages, which are then redelivered after a delay or become dead letters.
 
-        A rejected message, or one that failed for the `max_attempts`-th time, is published to the subscription's
-        `dead_letter_topic`, then acked. Until that topic takes it, nobody gets it; it holds up no other message, and
-        counts in `max_in_flight`. Without such a topic, `reject` is 409 `no-dead-letter-topic`.
+        If a message is rejected, or fails for the `max_attempts`-th time, the broker publishes it to the subscription's
+        `dead_letter_topic` and then acks it. Until the dead letter is durable, no consumer receives the message. It
+        does not hold up other messages, but counts toward `max_in_flight`. If the subscription has no
+        `dead_letter_topic`, `reject` gets 409 `no-dead-letter-topic`.
 
-        A dead letter has the message's key, value, timestamp and headers, a copy of its payload, and no expiry. It is
-        there once, whatever crashes. It has these headers, too: `dead-letter-reason` (`max-attempts` or `rejected`),
-        `dead-letter-detail` (the nack's `reason`, or that no answer came in time), `dead-letter-topic`,
-        `dead-letter-subscription` and `dead-letter-id` (where it died), `dead-letter-attempts`, `dead-letter-time`.
+        A dead letter has the key, value, timestamp and headers of the original message, a copy of its payload, and no
+        expiry. It is published exactly once, even if brokers crash. The broker adds these headers: `dead-letter-reason`
+        (`max-attempts` or `rejected`), `dead-letter-detail` (the nack's `reason`, or a note that the ack deadline
+        passed), `dead-letter-topic`, `dead-letter-subscription` and `dead-letter-id` (the origin of the message),
+        `dead-letter-attempts`, `dead-letter-time`.
 
-        A nack is not durable: a broker that is killed forgets delays, and the rejections of the last `checkpoint_s`. A
-        `lease` alone that holds nothing more is answered with what was nacked before, or 410 `lease-ended`.
+        A nack is not durable: a broker that is killed forgets all delays, and the rejections of the last
+        `checkpoint_s`. If the request names only a `lease` that holds no messages any more, it gets the answer of the
+        earlier nack, or 410 `lease-ended`.
         """
         async with self.calls.read(request, _NACK, topic_name, name) as (topic, wanted):
             return await self.answer(request, topic, name, wanted)
@@ -163,8 +169,8 @@ class Acks:
         shows={"extended": 1, "late": 0, "unknown": ["0-18"]},
     )
     async def extend(self, request: Request, topic_name: str, name: str) -> Answer:
-        """Gives leases a new deadline, counted from now. A `lease` alone that holds nothing more is 410
-        `lease-ended`."""
+        """Sets a new deadline for leases, counted from now. If the request names only a `lease` that holds no messages
+        any more, the answer is 410 `lease-ended`."""
         async with self.calls.read(request, _EXTEND, topic_name, name) as (topic, wanted):
             return await self.answer(request, topic, name, wanted)
 

@@ -26,11 +26,11 @@ router = Router("cluster")
 
 
 class BrokerAnswer(Struct):
-    """A living broker and the bytes that it holds; they are null where it does not answer at once.
+    """A running broker and its load. The load fields are null if the broker does not answer quickly.
 
-    `memory_bytes` is what it holds of its `memory_budget_bytes`; the rates are over 10 s; `oldest_tail_s` is the age of
-    its oldest message that is in no file yet, so how far its files are behind its journal.
-    It reads the levels from `lowest_level` to `highest_level`. `version` is empty where it is older than levels.
+    `memory_bytes` is the part of `memory_budget_bytes` in use. Rates are averages over 10 s. `oldest_tail_s` is the age
+    of the oldest message that is not in a Parquet file yet, and so shows how far flushing lags behind the journal. The
+    broker can read levels from `lowest_level` to `highest_level`. `version` is empty for versions that predate levels.
     """
 
     id: str
@@ -53,9 +53,9 @@ class BrokerAnswer(Struct):
 
 
 class LeftAnswer(Struct):
-    """The rest of a broker that is gone (null: segments that never had one): segments without an owner, some of their
-    topics, whether its journal is `recovering`, `partly-recovered` or `needs-newer-broker`, or its segments are only
-    `unassigned`; and why."""
+    """What a dead broker has left behind (`broker` is null for segments that never had an owner): segments without an
+    owner, and some of their topics. `state` is that of its journal (`recovering`, `partly-recovered` or
+    `needs-newer-broker`), or `unassigned` if only segments are left. It comes with the reason."""
 
     broker: str | None
     state: str
@@ -65,12 +65,12 @@ class LeftAnswer(Struct):
 
 
 class ClusterAnswer(Struct, omit_defaults=True):
-    """The living brokers and the leader; `store` is the URL of the store that all of them share.
+    """The running brokers and the leader. `store` is the URL of the store that all brokers share.
 
-    Brokers that join must read `level`. `level_written` is lower only while the level rises. It could rise to
-    `level_possible`; `too_old` are brokers, and those that left journals, which prevent `level_newest`. `unreadable`
-    has the ids of living brokers whose records need a newer broker, if there are any. `left_behind` has what brokers
-    that are gone have left.
+    Brokers that join must be able to read `level`. `level_written` is lower only while the level rises. The level could
+    rise to `level_possible` now; `too_old` lists the brokers, and the owners of remaining journals, that prevent
+    `level_newest`. `unreadable` lists the ids of running brokers whose records need a newer broker. `left_behind` lists
+    what dead brokers have left.
     """
 
     cluster: str
@@ -152,7 +152,7 @@ ClusterDep = Annotated[ClusterServices, given(ClusterServices)]
     shows=_EXAMPLE,
 )
 async def cluster(services: ClusterDep) -> Response:
-    """Returns the leader, the brokers and their loads."""
+    """Returns the leader, and the brokers with their loads."""
     context = services.broker.context
     leader, roster, catalog = await context.election.leader(), context.roster, context.catalog
     known = [(id, roster.brokers[id].record) for id in sorted(roster.brokers)]
@@ -216,13 +216,13 @@ MAX_LEVEL = 1_000_000
 
 
 class LevelRequest(Struct, forbid_unknown_fields=True):
-    """The level to which the cluster is to rise; by default the highest one that one of its brokers reads."""
+    """The level to raise the cluster to. The default is the highest level that at least one broker reads."""
 
     level: Annotated[int, Meta(ge=1, le=MAX_LEVEL)] | UnsetType = UNSET
 
 
 class LevelAnswer(Struct):
-    """The cluster's level, which all brokers read, and which is written."""
+    """The cluster's level. All brokers read and write it."""
 
     level: int
 
@@ -240,11 +240,11 @@ class LevelAnswer(Struct):
 async def raise_level(
     services: ClusterDep, wanted: Annotated[LevelRequest, body(LevelRequest, {"level": 2})]
 ) -> Response:
-    """Raises the cluster's level, and answers once its forms are written. It never falls: brokers that do not read it
-    can join no more.
+    """Raises the cluster's level, and answers once brokers write its formats. The level never falls: brokers that
+    cannot read it can no longer join.
 
-    A repeat does no harm, and completes a rise that was interrupted. 409 `level-conflict`: the level is higher already,
-    or a living broker, or one whose journal is still needed, does not read it.
+    Repeating the request is safe, and completes an interrupted rise. 409 `level-conflict` means that the level is
+    already higher, or that a running broker, or a broker whose journal is still needed, cannot read it.
     """
     to = None if wanted.level is UNSET else wanted.level
     return json_answer(LevelAnswer((await services.broker.leadership.upgrade.upgrade(to)).level))
@@ -254,7 +254,7 @@ async def raise_level(
     "GET", "/healthz", OPEN, "isAlive", "Check that the broker is alive", answers={200: Health}, shows={"status": "ok"}
 )
 async def healthz() -> Response:
-    """Answers while the process is alive."""
+    """Answers 200 as long as the process is alive."""
     return json_answer(Health("ok"))
 
 
@@ -268,7 +268,7 @@ async def healthz() -> Response:
     shows={"status": "ok"},
 )
 async def readyz(parts: PartsDep) -> Response:
-    """Answers while the broker can take work; else 503."""
+    """Answers 200 while the broker accepts work, otherwise 503."""
     parts.broker.readiness.check_takes_work()
     return json_answer(Health("ok"))
 

@@ -61,8 +61,8 @@ EXAMPLE = {
 
 
 class MessageReference(Struct):
-    """A payload in the store: `url` gets it without credentials, for `upload_url_s`; it is left out where there is
-    none."""
+    """A payload in the store. `url` downloads it without credentials, and is valid for `upload_url_s`. `url` is absent
+    if no link can be made."""
 
     uri: str
     size: int
@@ -72,10 +72,10 @@ class MessageReference(Struct):
 
 
 class Message(Struct, omit_defaults=True):
-    """A message as it is read. `value` for json and typed topics, `value_base64` for bytes topics.
+    """A message as consumers receive it. JSON and typed topics have `value`; bytes topics have `value_base64`.
 
-    With a `reference` the value is null. In a typed topic's value a decimal is a string, binary is base64, and a float
-    that is not finite is null.
+    A message with a `reference` has a null value. In typed topics, decimals are strings, binary values are base64, and
+    floats that are not finite are null.
     """
 
     id: str
@@ -91,10 +91,10 @@ class Message(Struct, omit_defaults=True):
 
 
 class FetchAnswer(Struct):
-    """`next_offset` is where to go on; expired messages are left out, but with `expired=keep`, so offsets may have
-    holes.
+    """Continue at `next_offset`. Offsets may have gaps, because expired messages are left out unless the request has
+    `expired=keep`.
 
-    A `sealed` segment gets no more messages: at its end, go on with its `successors`, each from 0.
+    A `sealed` segment receives no more messages. At its end, continue with each of its `successors` from offset 0.
     """
 
     messages: list[Message]
@@ -125,7 +125,7 @@ class FetchServices:
 FetchDep = Annotated[FetchServices, given(FetchServices)]
 _WAIT = query(
     "wait_s",
-    "how long to wait for a message if there is none yet, in seconds or with a unit: 500ms",
+    "how long to wait if there is no message yet, in seconds or with a unit (500ms)",
     {"anyOf": [{"type": "number", "minimum": 0, "maximum": MAX_WAIT_S}, TEXTS["s"]], "default": 0},
     partial(seconds, what="wait_s", high=MAX_WAIT_S),
     "0",
@@ -157,26 +157,27 @@ async def fetch(
     request: RequestDep,
     topic: PathTopic,
     segment: PathSegment,
-    offset: Annotated[int, integer("offset", 0, MAX_NUMBER, "the first offset wanted; the segment's end is valid", 0)],
+    offset: Annotated[int, integer("offset", 0, MAX_NUMBER, "the first offset to return; may be the segment's end", 0)],
     limit: Annotated[int, integer("limit", 1, MAX_LIMIT, "maximum number of messages", 1000)],
     wait_s: Annotated[float, _WAIT],
     expired: Annotated[str, _EXPIRED],
 ) -> Response:
-    """Returns messages of a segment from `offset` on, whether they are in files yet or not. The broker keeps no state
-    of the reader.
+    """Returns messages of a segment from `offset` on, whether or not they are in Parquet files yet. The broker keeps no
+    state about the reader.
 
-    Continue at `next_offset`. A page has fewer messages than `limit` at the end, at 8 MiB, or after 1 s. A wait ends
-    when a message comes, or when the segment is sealed.
+    Continue at `next_offset`. A page has fewer messages than `limit` if it reaches the segment's end, 8 MiB, or 1 s of
+    reading. A waiting request ends when a message arrives or the segment is sealed.
 
-    A `sealed` segment gets no more messages: it was split, merged or rolled. It is read to its end when `next_offset`
-    equals the `offset` that was asked for; a page without messages may hold expired ones. To read a topic in the order
-    of each key, begin with the segments that have no `predecessors`, and go on with a successor, from 0, once all its
-    predecessors are read to their ends.
+    A `sealed` segment receives no more messages, because it was split, merged or rolled. You have read it to its end
+    when `next_offset` equals the `offset` in your request; a page without messages can also mean that its messages have
+    expired. To read a topic in key order, start with the segments that have no `predecessors`. Start each successor at
+    offset 0 once you have read all its predecessors to their ends.
 
-    410 `below-retention`: retention has deleted messages from this offset on; the segment begins at `start_offset` now.
+    410 `below-retention` means that retention has deleted messages at this offset; the segment now begins at
+    `start_offset`.
 
-    With `Accept: application/vnd.apache.arrow.stream` the answer is an Arrow stream with the columns of the files. The
-    headers `next-offset`, `sealed` and `successors` (as in `4,5`) say the rest.
+    With `Accept: application/vnd.apache.arrow.stream`, the answer is an Arrow stream with the columns of the Parquet
+    files. The headers `next-offset`, `sealed` and `successors` (such as `4,5`) carry the other fields.
     """
     found = await services.catalog.require(topic)
     asked = _FetchRequest(found, segment, offset, limit, wait_s, expired == "keep")
@@ -356,11 +357,12 @@ class _Payload(Response):
     parameters=[_RANGE],
 )
 async def payload(services: PayloadDep, topic: PathTopic, segment: PathSegment, offset: str) -> Response:
-    """Returns the payload of a message that was published by reference, or one range of it (206), through any broker.
+    """Returns the payload of a message that was published by reference, or one range of its bytes (206). Any broker can
+    answer.
 
-    It is for clients that cannot reach the store. `HEAD` works as well, and `if-range` with the `etag`, which is the
-    SHA-256. The content type is the reference's, and `content-disposition` is `attachment`, so that a browser does not
-    show it as a page of the broker.
+    Use this route if your client cannot reach the store. `HEAD` and `if-range` work; the `etag` is the SHA-256. The
+    content type is that of the reference. `content-disposition` is `attachment`, so that browsers download the payload
+    instead of rendering it as a page from the broker.
     """
     catalog = services.catalog
     found = await catalog.require(topic)

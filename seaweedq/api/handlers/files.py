@@ -24,8 +24,8 @@ _AFTER = re.compile(r"([0-9]{1,19})/([0-9]{8}-[0-9]{16}\.parquet)")
 
 
 class FileAnswer(Struct):
-    """A file with rows: its segment and name, the half-open range of its offsets, its bytes; and, where the broker
-    knows them, the id of its schema, and the largest `_timestamp` up to its end."""
+    """A file with rows: its segment, name, half-open offset range and size in bytes. If the broker knows them, also the
+    schema id, and the largest `_timestamp` up to the end of the file."""
 
     segment: int
     name: str
@@ -37,14 +37,14 @@ class FileAnswer(Struct):
 
 
 class FilesAnswer(Struct, omit_defaults=True):
-    """Files of a topic. Where there may be more, `next` is what they come `after`."""
+    """Files of a topic. If more may follow, `next` is the value of `after` for the next page."""
 
     files: list[FileAnswer]
     next: str | UnsetType = UNSET
 
 
 class OffsetsAnswer(Struct):
-    """By segment, the offset from which on no message of a time, or of a later one, is missed."""
+    """For each segment, the offset to start at so that you miss no message with this timestamp or a later one."""
 
     offsets: dict[int, int]
 
@@ -99,7 +99,7 @@ def _place(text: str) -> Place:
 
 _AFTER_FILE = query(
     "after",
-    "`next` of the page before, or segment and name of a file",
+    "`next` of the previous page, or a segment and a file name",
     {"type": "string", "pattern": f"^{_AFTER.pattern}$"},
     _place,
 )
@@ -119,13 +119,13 @@ async def offsets_of_a_time(
     services: Services,
     topic: PathTopic,
     timestamp: Annotated[
-        str, query("timestamp", "RFC 3339, with an offset, or how long ago: 5m", TIME, default="", required=True)
+        str, query("timestamp", "RFC 3339 with a UTC offset, or an age such as 5m", TIME, default="", required=True)
     ],
 ) -> Response:
-    """Returns, for each segment, the offset to begin at to miss no message from this time on.
+    """Returns, for each segment, the offset to start at so that you miss no message from this time on.
 
-    It is that of the first message whose timestamp reaches the time, or the segment's end; 0 in a segment that follows
-    one with such a message.
+    This is the offset of the segment's first message with this timestamp or a later one, or the segment's end if there
+    is none. It is 0 for a segment if one of its predecessors contains such a message.
     """
     moment_us = time_us(timestamp, "timestamp", services.clock.now_us())
     found = await services.catalog.require(topic)
@@ -147,16 +147,17 @@ async def offsets_of_a_time(
 async def topic_files(
     services: Services,
     topic: PathTopic,
-    most: Annotated[int, integer("page_size", LEAST, MOST, "objects of the store that a page looks at", MOST)],
+    most: Annotated[int, integer("page_size", LEAST, MOST, "how many store objects a page examines", MOST)],
     after: Annotated[Place | None, _AFTER_FILE],
     segment: Annotated[int | None, integer("segment", 0, MAX_NUMBER, "only the files of this segment")],
 ) -> Response:
-    """Lists the topic's files that have rows, a page at a time, so that a reader can plan without opening any.
+    """Lists the topic's Parquet files that have rows, page by page, so that a reader can plan its work without opening
+    files.
 
-    All rows below a segment's `flushed_offset` are in the files that are listed after it was read. Segments come in the
-    order of their folders' names, and the files of a segment in the order of their offsets. Files that retention has
-    taken are left out, and so are objects that are not the queue's. A page may have fewer files than its size, or none:
-    it costs one listing of the store. The last page has no `next`.
+    Every row below a segment's `flushed_offset` is in the files of a listing that starts after you read that offset.
+    Segments are sorted by folder name, and the files of a segment by offset. The listing omits files that retention has
+    deleted and objects that the queue did not write. Each page costs one listing of the store, so a page may be short
+    or empty. The last page has no `next`.
     """
     if after and segment not in (None, after.segment):
         raise InvalidRequest(f"after is in segment {after.segment}, not in {segment}", field="after")

@@ -48,8 +48,8 @@ MAX_PAGE = 500
 
 
 class ImportRequest(Struct, forbid_unknown_fields=True):
-    """An uploaded file and its format. With `bare`, by default the topic's `ndjson`, each line of an NDJSON file is
-    itself the value."""
+    """An uploaded file and its format. With `bare`, each line of an NDJSON file is itself the value; the default is the
+    topic's `ndjson` setting."""
 
     upload_id: Annotated[str, Meta(min_length=1, max_length=127)]
     format: Literal["parquet", "ndjson", "arrow"]
@@ -57,7 +57,7 @@ class ImportRequest(Struct, forbid_unknown_fields=True):
 
 
 class ImportRows(Struct):
-    """Rows of the file in one segment. Other messages may lie between the first offset and the last."""
+    """Rows of the file in one segment. Messages from other publishers may lie between the first and the last offset."""
 
     segment: int
     first_offset: int
@@ -66,15 +66,15 @@ class ImportRows(Struct):
 
 
 class InvalidRowAnswer(Struct):
-    """An invalid row of a file, by its number there."""
+    """An invalid row, by its number in the file."""
 
     index: int
     reason: str
 
 
 class ImportProblemAnswer(Struct):
-    """The problem of a failed import, with which its POST is answered. Of a write `upload_id` is the file at fault;
-    `errors` are invalid rows, at least `invalid` in all, which a list leaves out."""
+    """The problem of a failed import, as the POST returns it. For a write, `upload_id` names the file that caused the
+    failure. `errors` lists invalid rows, and lists of imports omit it. `invalid` is a lower bound for their number."""
 
     type: str
     title: str
@@ -85,8 +85,8 @@ class ImportProblemAnswer(Struct):
 
 
 class ImportAnswer(Struct):
-    """An import, which is `checking`, `running`, `done` or `failed`. `count` of its rows are durable, in `segments`;
-    with `done` it is acknowledged. `rows` counts the file's rows, once it was checked."""
+    """An import in the state `checking`, `running`, `done` or `failed`. `count` rows are durable so far, in `segments`.
+    The import is acknowledged once it is `done`. `rows` is the number of rows in the file, known after the check."""
 
     upload_id: str
     state: Literal["checking", "running", "done", "failed"]
@@ -137,9 +137,9 @@ _SHOWN = {
 
 
 class WriteRequest(Struct, forbid_unknown_fields=True):
-    """The uploads of a write, which were begun for its writer and number, in the order of their rows; their format, and
-    `bare` as of an import. With `drawn` the writer's name was drawn for this write: it is remembered for a day, not
-    30."""
+    """The uploads of a write, in row order, and their format. Each upload must have been created for this writer and
+    number. `bare` works as in an import. With `drawn`, the writer's name is random and used for this write alone, so
+    the topic remembers it for a day instead of 30."""
 
     uploads: Annotated[list[Annotated[str, Meta(min_length=1, max_length=127)]], Meta(min_length=1)]
     format: Literal["parquet", "ndjson", "arrow"]
@@ -148,9 +148,9 @@ class WriteRequest(Struct, forbid_unknown_fields=True):
 
 
 class WriteAnswer(Struct):
-    """A write of so many `uploads`. `count` of its rows are durable, in `segments`; with `done` it is acknowledged.
-    `rows` counts the rows of all files, once they were checked. `duplicate` says that an earlier request had begun
-    it."""
+    """A write of `uploads` files. `count` rows are durable so far, in `segments`. The write is acknowledged once it is
+    `done`. `rows` is the number of rows in all files, known after the check. `duplicate` means that an earlier request
+    started the write."""
 
     writer: str
     number: int
@@ -166,7 +166,7 @@ class WriteAnswer(Struct):
 
 
 class WriteList(Struct):
-    """One page; `next_page_token` is there if more follow."""
+    """One page of writes. `next_page_token` is present if more follow."""
 
     writes: list[WriteAnswer]
     next_page_token: str | UnsetType = UNSET
@@ -201,18 +201,20 @@ Services = Annotated[ImportServices, given(ImportServices)]
 async def import_upload(
     services: Services,
     topic: PathTopic,
-    wait_s: Annotated[int, integer("wait_s", 0, MAX_WAIT_S, "how long to wait for the end, in seconds", WAIT_S)],
+    wait_s: Annotated[int, integer("wait_s", 0, MAX_WAIT_S, "how long to wait for completion, in seconds", WAIT_S)],
     asked: Annotated[ImportRequest, body(ImportRequest, _EXAMPLE, required=True)],
 ) -> Response:
-    """Publishes every row of an uploaded file as a message: 200 once all are durable, 202 while the import runs.
+    """Publishes every row of an uploaded file as a message. The answer is 200 once all rows are durable, or 202 while
+    the import is running.
 
-    The whole file is checked before the first row is published. If a row is invalid, nothing is published, and that
-    stays the answer. Then rows become messages in the order of the file, in batches. The same request again joins the
-    import, or returns its result: an upload is imported once. Another `format` for it gets 409. Columns and lines are
-    those of a publish; `_offset` and `_reference` are refused.
+    The broker checks the whole file before it publishes the first row. If a row is invalid, no row is published, and
+    every repeat gets the same answer. Rows are published in file order, in batches. A repeated request joins the
+    running import or returns its result: an upload is imported once. A repeat with another `format` gets 409. Columns
+    and lines are the same as in a publish request; `_offset` and `_reference` are not allowed.
 
-    422 is `invalid-messages` with the first 100 rows (or lines, from 0), `invalid-import` for a file that cannot be
-    read, or takes too much memory or time to read, and `invalid-request` for a column that does not fit.
+    422 is one of three problems: `invalid-messages` lists the first 100 invalid rows (or lines, counted from 0);
+    `invalid-import` means that the file cannot be read, or needs too much memory or time; `invalid-request` means that
+    a column does not match the topic.
     """
     check_name(asked.upload_id, "upload")
     found = await services.broker.catalog.require(topic)
@@ -236,8 +238,8 @@ async def import_upload(
     shows=_SHOWN,
 )
 async def show_import(services: Services, topic: PathTopic, upload: str) -> Response:
-    """Returns the state of an import, with `problem` if it failed. It is kept until a day after its upload has
-    expired."""
+    """Returns the state of an import, with `problem` if it failed. The broker keeps it until one day after the upload
+    expires."""
     check_name(upload, "upload")
     found = await services.broker.catalog.require(topic)
     return json_answer(_answer(upload, await services.broker.importing.show(found, upload)))
@@ -260,24 +262,25 @@ async def put_write(
     topic: PathTopic,
     writer: PathWriter,
     number: str,
-    wait_s: Annotated[int, integer("wait_s", 0, MAX_WAIT_S, "how long to wait for the end, in seconds", WAIT_S)],
+    wait_s: Annotated[int, integer("wait_s", 0, MAX_WAIT_S, "how long to wait for completion, in seconds", WAIT_S)],
     asked: Annotated[WriteRequest, body(WriteRequest, _WRITE, required=True)],
 ) -> Response:
-    """Publishes every row of the uploaded files as a message, once for this number of the writer, whichever uploads a
-    repeat names: 200 once all are durable, 202 while the write runs.
+    """Publishes every row of the uploaded files as a message, once per writer and number, even if a repeat names other
+    uploads. The answer is 200 once all rows are durable, or 202 while the write is running.
 
-    It is for jobs that may run again and upload anew. `writer` stands for a job. Its numbers rise from write to write,
-    and may have gaps. All files are checked before the first row is published. Then rows become messages in the order
-    of the files, in batches.
+    Use this route for jobs that may run again and upload their files again. `writer` identifies the job. Its numbers
+    must rise from write to write, and may have gaps. The broker checks all files before it publishes the first row.
+    Rows are published in file order, in batches.
 
-    - The same number again joins the write, or returns its result, with `duplicate`. Its own uploads are not used.
-    - A write that has failed is answered with its problem; `upload_id` names the file, if it is one file's. No row was
-      published. The same uploads get the same answer, and other uploads try the number anew.
-    - A number below the writer's newest is 409 `write-out-of-order`.
-    - A higher number waits until the write before is over, at most `wait_s`, then gets 503 `not-ready`.
+    - A repeated number joins the running write or returns its result, with `duplicate`. The broker ignores the repeat's
+      own uploads.
+    - A failed write publishes no row. Its answer is a problem; `upload_id` names the file if one file is the cause.
+      Repeating it with the same uploads returns the same problem. Repeating it with other uploads runs it again.
+    - A number below the writer's newest gets 409 `write-out-of-order`.
+    - A higher number waits up to `wait_s` for the previous write to end, then gets 503 `not-ready`.
 
-    A topic remembers at most 10,000 writers, each for 30 days after its last write, or for a day if the name was
-    `drawn`. A number that comes again later is a new write.
+    A topic remembers at most 10,000 writers, each for 30 days after its last write (one day if the name was `drawn`).
+    After that, a repeated number counts as a new write.
     """
     uploads, named = asked.uploads, whole_number(number, "number", 0, MAX_NUMBER)
     for upload in uploads:
@@ -313,10 +316,11 @@ async def put_write(
 async def list_writes(
     services: Services,
     topic: PathTopic,
-    size: Annotated[int, integer("page_size", 1, MAX_PAGE, "writers in an answer", MAX_PAGE)],
+    size: Annotated[int, integer("page_size", 1, MAX_PAGE, "maximum number of writers", MAX_PAGE)],
     after: PageToken,
 ) -> Response:
-    """Lists the newest write of each writer by name, a page at a time. It acknowledges none: ask for the writer."""
+    """Lists the newest write of each writer, sorted by name, page by page. The list acknowledges no write: request the
+    writer itself for that."""
     found = await services.broker.catalog.require(topic)
     writes, more = await services.broker.writing.page(found, after, size)
     page = WriteList([_written(writer, record, whole=False) for writer, record in writes])

@@ -29,7 +29,7 @@ Count = Annotated[int, Meta(ge=1, le=10**9)] | None
 
 
 class GrantRequest(Struct, forbid_unknown_fields=True):
-    """Actions that are allowed on some topics, and some of their subscriptions. A name may have one `*` at its end."""
+    """Actions that are allowed on some topics and some of their subscriptions. A name may end in one `*`."""
 
     actions: Annotated[list[Action], Meta(min_length=1, max_length=len(Action))]
     topics: Patterns = []
@@ -37,14 +37,14 @@ class GrantRequest(Struct, forbid_unknown_fields=True):
 
 
 class LimitsRequest(Struct, forbid_unknown_fields=True):
-    """How much a principal may use, of the cluster; null is no bound. `requests`, `messages`, `bytes_in`, `bytes_out`
-    and `changes` are rates, each second.
+    """Limits on a principal's use of the whole cluster; null means no limit. `requests`, `messages`, `bytes_in`,
+    `bytes_out` and `changes` are rates per second.
 
-    `messages` counts what requests publish, not imports. `changes` counts requests that change anything, and each
-    further segment that they create, delete or replace. One request may be larger than a limit; those after it wait.
-    Bytes and messages that are known only afterwards are paid for by the next request. Acks are let in whatever
-    `bytes_out` says. `waiting_pulls` counts reads that wait, too. On a WebSocket each message counts as a request.
-    Signed links count for nobody.
+    `messages` counts messages that requests publish, not imported rows. `changes` counts every request that changes
+    something, plus each further segment that it creates, deletes or replaces. A single request may exceed a rate; later
+    requests then wait. If a request's bytes or messages are known only after it has run, the next request waits for
+    them. `bytes_out` never blocks acks. `waiting_pulls` also counts reads that wait. On a WebSocket, each message
+    counts as a request. Requests with signed URLs count toward no principal's limits.
     """
 
     requests: Rate = None
@@ -102,8 +102,8 @@ router = Router("access")
 
 
 class PrincipalRequest(Struct, forbid_unknown_fields=True):
-    """The rights and the limits of a principal: all of them, as they are to be. While it is `disabled` none of its
-    tokens counts."""
+    """All rights and limits of a principal: the request replaces what it had. While a principal is `disabled`, none of
+    its tokens is valid."""
 
     grants: Grants = []
     limits: LimitsRequest = field(default_factory=LimitsRequest)
@@ -121,15 +121,15 @@ class PrincipalAnswer(Struct):
 
 
 class PrincipalList(Struct, omit_defaults=True):
-    """One page; `next_page_token` is there if more follow."""
+    """One page of principals. `next_page_token` is present if more follow."""
 
     principals: list[PrincipalAnswer]
     next_page_token: str | UnsetType = UNSET
 
 
 class CallerAnswer(Struct):
-    """The caller. `principal` is null if it is anonymous. Each of the lists in `grants` must allow a request: the
-    principal's, and those that narrow its token."""
+    """The caller. `principal` is null for anonymous callers. Each list in `grants` must allow a request: the
+    principal's own list, and the lists that narrow its token."""
 
     principal: str | None
     token: str | None
@@ -213,10 +213,10 @@ async def whoami(services: Services, request: RequestDep) -> Response:
 )
 async def list_principals(
     services: Services,
-    size: Annotated[int, integer("page_size", 1, MAX_PAGE, "principals in an answer", MAX_PAGE)],
+    size: Annotated[int, integer("page_size", 1, MAX_PAGE, "maximum number of principals", MAX_PAGE)],
     after: PageToken,
 ) -> Response:
-    """Lists the principals by name, a page at a time."""
+    """Lists the principals, sorted by name, page by page."""
     every = services.principals.view.principals
     names = sorted(name for name in every if name > (after or ""))
     page = PrincipalList([_answer(name, every[name]) for name in names[:size]])
@@ -242,11 +242,11 @@ async def list_principals(
 async def put_principal(
     services: Services, principal: PathPrincipal, wanted: Annotated[PrincipalRequest, body(PrincipalRequest, _EXAMPLE)]
 ) -> Response:
-    """Creates a principal (201), or replaces all that it may do (200). Its tokens stay, and get the new rights within a
-    second.
+    """Creates a principal (201), or replaces all its rights and limits (200). Its tokens stay valid, and get the new
+    rights within a second.
 
-    The last of two writes stands. The `limits` of the name `*` are those of all principals without their own; it has no
-    grants.
+    If two requests write the same principal, the last one wins. The name `*` holds the default `limits`, for principals
+    without their own; it has no grants.
     """
     grants, limits = grants_of(wanted.grants), limits_of(wanted.limits)
     created = await services.principals.put(principal, grants, limits, wanted.disabled)
@@ -278,7 +278,8 @@ async def show_principal(services: Services, principal: PathPrincipal) -> Respon
     refuses=(404,),
 )
 async def delete_principal(services: Services, principal: PathPrincipal) -> Response:
-    """Deletes a principal. All its tokens end with it, within a second, also if another one gets its name later."""
+    """Deletes a principal. All its tokens become invalid within a second, and stay invalid if a new principal gets the
+    same name."""
     await services.principals.delete(principal)
     return Response(status_code=204)
 

@@ -69,7 +69,7 @@ router = Router("publish")
 
 
 class SegmentRows(msgspec.Struct):
-    """The segment and offsets of some of the request's messages."""
+    """Some of the request's messages: their segment and offsets."""
 
     segment: int
     first_offset: int
@@ -77,8 +77,8 @@ class SegmentRows(msgspec.Struct):
 
 
 class PublishAnswer(msgspec.Struct):
-    """Everything is durable. `ids` are in the order of the request; for Arrow they are there if asked for. `duplicate`:
-    nothing new was stored."""
+    """All messages are durable. `ids` are in request order; for Arrow requests they are present only on request.
+    `duplicate` means that the messages had already been stored, so nothing was added."""
 
     count: int
     segments: list[SegmentRows]
@@ -96,7 +96,7 @@ _TAKES = {
     bodies.NDJSON: {
         "schema": {
             "type": "string",
-            "description": "a message a line; with bare=true, or the topic's ndjson=bare, a value a line",
+            "description": "one message per line; with bare=true or the topic's ndjson=bare, one value per line",
         },
         "example": '{"key":"UA","value":{"delay":12}}\n{"value":{"delay":3}}\n',
     },
@@ -107,7 +107,7 @@ _PARAMETERS = (
     {
         "name": "bare",
         "in": "query",
-        "description": "NDJSON: each line is itself the value; by default the topic's `ndjson`",
+        "description": "NDJSON: each line is itself the value; the default is the topic's `ndjson` setting",
         "schema": {"type": "boolean"},
     },
     {
@@ -119,7 +119,7 @@ _PARAMETERS = (
     {
         "name": "ids",
         "in": "query",
-        "description": "Arrow: return the ids of the rows, too",
+        "description": "Arrow: also return the ids of the rows",
         "schema": {"type": "boolean"},
     },
     {
@@ -131,7 +131,7 @@ _PARAMETERS = (
     {
         "name": "Producer-Id",
         "in": "header",
-        "description": "makes the request idempotent, with Producer-Sequence",
+        "description": "together with Producer-Sequence, makes the request idempotent",
         "schema": NAME_SCHEMA,
     },
     {
@@ -228,15 +228,16 @@ class Publish:
         leads=(Lead(("fetchMessages",), {**OF_TOPIC, "segment": "$response.body#/segments/0/segment"}),),
     )
     async def publish(self, request: Request, name: str) -> Answer:
-        """Publishes messages. They are durable and readable when this answers.
+        """Publishes messages. Once the broker answers, they are durable and readable.
 
-        A request is checked as a whole, and stored as a whole. If messages are invalid, none is stored, and the answer
-        names the first 1,000 of them. An unknown topic is created with the defaults if `auto_create_topics` is on. With
-        `format`, a topic of another format takes nothing.
+        A request is all or nothing. If any message is invalid, none is stored, and the answer lists the first 1,000
+        invalid ones. If the topic does not exist and `auto_create_topics` is on, the broker creates it with the default
+        configuration. With `format`, the broker refuses the request if the topic has another format.
 
-        A `reference` in the place of a value names an upload of this topic; at most 10,000 in a request. Each is looked
-        up before any message is stored. A request of one message gets its upload's error; of several messages each
-        invalid one is named with the `type` of that error.
+        A message may have a `reference` to one of this topic's uploads instead of a value; at most 10,000 per request.
+        The broker checks every reference before it stores any message. If the only message of a request has an invalid
+        reference, the answer is the upload's own error. In a request with several messages, each invalid one is listed
+        with the `type` of that error.
         """
         check_name(name)
         producer = _producer(request)

@@ -121,10 +121,11 @@ Consumer = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class PullRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """How many messages are wanted, how long to wait for the first one (seconds), for whom, and under which lease;
-    `ahead` goes on behind what the consumer holds in `ordered`, which otherwise comes again first.
+    """How many messages to return, how many seconds to wait for the first one, for which consumer, and under which
+    lease name. In `ordered` mode, a pull first returns what the consumer already holds; with `ahead` it returns the
+    messages after those instead.
 
-    By default `max_messages` is 100 and `wait_s` 0. Pulls without a `consumer` count as one consumer.
+    `max_messages` defaults to 100 and `wait_s` to 0. All pulls without a `consumer` count as one consumer.
     """
 
     max_messages: Annotated[int, Meta(ge=1, le=MAX_PULL)] = 100
@@ -135,8 +136,8 @@ class PullRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
 
 
 class PullAnswer(msgspec.Struct):
-    """Messages that are leased to the consumer now, under the name `lease`. When the wait is over there are none, and
-    `lease` is null. `attempt` counts their deliveries."""
+    """Messages that are now leased to the consumer under the name `lease`. If the wait ended without messages, `lease`
+    is null. `attempt` counts the deliveries of a message."""
 
     lease: str | None
     messages: list[Message]
@@ -207,35 +208,39 @@ class Pulls:
         ),
     )
     async def pull(self, request: Request, topic_name: str, name: str) -> Answer:
-        """Leases messages to a consumer, and waits for the first one. Any broker answers.
+        """Leases messages to a consumer, and waits for the first one. Any broker can answer.
 
-        An answer without messages says that the wait is over. Fewer messages than wanted do not say that there are no
-        more: an answer ends at about 8 MiB, or after 1 s where the store is slow. If no segment's owner can be reached,
-        it is 503 `unavailable` with the `segments`.
+        An answer without messages means that the wait has ended. A short answer does not mean that the subscription is
+        drained: answers end at about 8 MiB, or after 1 s if the store is slow. If no segment owner can be reached, the
+        answer is 503 `unavailable` with the `segments`.
 
-        **Leases.** The messages of an answer are one lease. A client may name it: then a pull whose answer was lost is
-        repeated under that name, and gets what is not answered yet, with the same `attempt` and a new deadline. A name
-        is used once. A lease that has ended is 410 `lease-ended`, and one of another consumer 409 `lease-of-another`.
+        **Leases.** The messages of one answer form one lease. A client may choose the lease's name. If the answer is
+        lost, the client repeats the pull with the same name: it gets the messages of that lease that are still
+        unanswered, with the same `attempt` and a new deadline. Use each name once. A lease that has ended gets 410
+        `lease-ended`, and another consumer's lease gets 409 `lease-of-another`.
 
-        **Attempts.** A delivery that is nacked or not acked in time counts as an attempt. One that ended by a seek, or
-        because an earlier message's did, does not. From the third attempt on a message comes only with other retries,
-        at most 16, and alone on the last of three or more `max_attempts`, so that one poison message cannot fail
-        healthy ones. A broker that is killed may forget the attempts of the last `checkpoint_s`; it never forgets acks.
+        **Attempts.** A delivery counts as an attempt if it is nacked or not acked in time. It does not count if a seek
+        ended it, or if it ended only because the lease of an earlier message did. From its third attempt on, a message
+        is delivered only together with other retries, at most 16. If `max_attempts` is three or more, the last attempt
+        delivers the message alone. A poison message therefore cannot make healthy ones fail. A broker that is killed
+        may forget the attempts of the last `checkpoint_s`, but never an ack.
 
-        **Consumers in `ordered`.** Each process needs a `consumer` name of its own to get its share; two must not share
-        one. A consumer that pulls while it holds unanswered messages counts as one that crashed and came back: it gets
-        those again first, under a new lease, with one `attempt` more. Acks of the old lease count until the new one is
-        acked; its nacks and extensions do not. A message on the last of its `max_attempts` stays with the old lease. A
-        client that prefetches sends `ahead: true` in each pull after the first one that brought it messages, and gets
-        what lies behind. Pulls without a name always go ahead. `keyed` needs none of this.
+        **Consumers in `ordered` mode.** Give each process its own `consumer` name, so that it gets its share; two
+        processes must not use the same name. If a consumer pulls while it holds unanswered messages, the broker assumes
+        that it crashed and restarted. The consumer gets those messages first, under a new lease and with `attempt`
+        raised by one. Acks for the old lease count until the new lease is acked; nacks and extensions for the old lease
+        do not count. A message on the last of its `max_attempts` stays with the old lease. A client that prefetches
+        sends `ahead: true` in every pull after the first one that returned messages, and gets the messages that follow.
+        Pulls without a name always behave like that. `keyed` mode needs none of this.
 
-        When a subscription's broker dies, another one takes over: requests wait up to `publish_timeout_s`, then get 503
-        `not-owner`. Acked messages are not delivered again; leased ones are, at once. Acks by `ids` of work under way
-        count for another `ack_deadline_s`; a message on its last attempt waits for them so long, and then dies.
+        If the broker that dispatches a subscription dies, another one takes over. Requests wait up to
+        `publish_timeout_s`, then get 503 `not-owner`. Acked messages are not delivered again; leased messages are
+        redelivered immediately. Acks by `ids` for work in progress still count for another `ack_deadline_s`. A message
+        on its last attempt waits that long for an ack, then becomes a dead letter.
 
-        With `Accept: application/vnd.apache.arrow.stream` the answer is an Arrow stream with the columns of the files,
-        `segment`, `_offset` and `_attempt`; rows come segment by segment, in the order of their offsets. The header
-        `lease` names their lease; without rows there is none.
+        With `Accept: application/vnd.apache.arrow.stream`, the answer is an Arrow stream with the columns of the
+        Parquet files, plus `segment`, `_offset` and `_attempt`. Rows are grouped by segment and sorted by offset. The
+        header `lease` names the lease, and is absent if there are no rows.
         """
         calls = self.calls
         as_arrow = wants_arrow(request)  # raises before anything is leased to a client that cannot take it

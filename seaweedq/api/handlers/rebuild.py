@@ -18,8 +18,8 @@ router = Router("cluster")
 
 
 class RebuildRequest(Struct, forbid_unknown_fields=True):
-    """With `dry_run` nothing changes, and the answer is the plan. `without_journals` are brokers whose unreadable
-    journals may be lost. `without_tokens` drops principals and tokens."""
+    """With `dry_run`, nothing changes and the answer is the plan. `without_journals` lists brokers whose unreadable
+    journals may be given up. `without_tokens` drops all principals and tokens."""
 
     dry_run: bool = False
     without_journals: Annotated[list[Annotated[str, Meta(max_length=MAX_NAME)]], Meta(max_length=MAX_JOURNALS)] = []
@@ -27,9 +27,9 @@ class RebuildRequest(Struct, forbid_unknown_fields=True):
 
 
 class RebuiltTopic(Struct):
-    """The differences of a topic from the state that was taken: segments that were sealed since, that began since, and
-    that are closed because their ends are gone; uploads that count as published, and imports that go on further behind.
-    A topic with `damage` waits: it takes and gives nothing."""
+    """How a topic differs from the state that the rebuild started from: segments sealed since, segments created since,
+    segments closed because their ends are lost, uploads that now count as published, and imports that resume at a later
+    row. A topic with `damage` waits: it accepts and delivers no messages."""
 
     topic: str
     segments_ended: int
@@ -41,13 +41,14 @@ class RebuiltTopic(Struct):
 
 
 class RebuildAnswer(Struct):
-    """The new `generation` of coordination, 0 if nothing was done. `source` is the state that was taken: a snapshot,
-    coordination itself, or nothing but the store; with its generation, number and revision.
+    """`generation` is the new generation of coordination, or 0 if nothing changed. `source` is the state that the
+    rebuild started from (a snapshot, coordination itself, or the store alone), with its generation, number and
+    revision.
 
-    `keys` is the number of keys that coordination gets. `journals` are replayed as brokers join; `left_out` are lost;
-    those in `hindering`, with the reason, keep a rebuild from being done. Backups that are `damaged` were not used;
-    those that are `unverified` give no rights, and are used only if no snapshot is verified. `may_be_lost` says in
-    words what is not as it was.
+    `keys` is the number of keys written to coordination. `journals` are replayed when their brokers join; journals in
+    `left_out` are lost; journals in `hindering` block the rebuild, and each has its reason. Backups in `damaged` were
+    not used. Backups in `unverified` grant no rights, and are used only if no snapshot is verified. `may_be_lost`
+    describes in words what may differ from before.
     """
 
     generation: int
@@ -105,12 +106,13 @@ _EXAMPLE = {
 async def rebuild(
     parts: PartsDep, wanted: Annotated[RebuildRequest, body(RebuildRequest, {"dry_run": True})]
 ) -> Response:
-    """Rebuilds coordination from the store, after it was lost or went back to a backup, on a broker that waits for it.
+    """Rebuilds coordination from the store after coordination was lost or restored from a backup. Send it to a broker
+    that waits for a rebuild.
 
-    It may take minutes, and goes on if its client goes away; another request waits for the same end, or begins an
-    interrupted rebuild anew. With `auth`, only the token of `admin_token_file` counts until it is done; others get 503
-    `not-ready`. 409 `rebuild-conflict`: this broker serves, another rebuild is under way, a journal cannot be read, or
-    one to leave out is unknown.
+    A rebuild may take minutes, and continues if its client disconnects. A second request waits for the running rebuild,
+    or restarts one that was interrupted. With `auth`, only the token of `admin_token_file` is valid until the rebuild
+    is done; other callers get 503 `not-ready`. 409 `rebuild-conflict` means that this broker is serving, another
+    rebuild is running, a journal cannot be read, or a journal to leave out is unknown.
     """
     waiting = parts.broker.waiting
     if waiting is None and not wanted.dry_run and await parts.broker.begin_to_wait():

@@ -35,23 +35,23 @@ Offsets = Annotated[dict[SegmentNumber, Offset], Meta(min_length=1, max_length=M
 
 
 class SeekTo(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One of: the first message whose `timestamp` reaches this (RFC 3339, with an offset), or `offsets` by segment;
-    other segments stay."""
+    """Exactly one of two: `timestamp`, which stands for the first message with this timestamp or a later one (RFC 3339
+    with a UTC offset), or `offsets` by segment, which leaves all other segments unchanged."""
 
     timestamp: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
     offsets: Offsets | UnsetType = UNSET
 
 
 class SeekRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Where to go on: `earliest`, `latest`, or a place. A request that is repeated under its `id` seeks once; without
-    one it gets one."""
+    """Where to continue: `earliest`, `latest`, a time or offsets. Requests with the same `id` seek only once. If `id`
+    is left out, the broker chooses one."""
 
     to: Literal["latest", "earliest"] | SeekTo
     id: LeaseName | UnsetType = UNSET
 
 
 class SoughtSegment(Struct, rename={"from_": "from"}):
-    """A segment: the offset below which everything was acked before, and the offset that is delivered next."""
+    """A segment: before the seek, everything below `from` was acked; the next delivery starts at `to`."""
 
     segment: int
     from_: int
@@ -59,8 +59,8 @@ class SoughtSegment(Struct, rename={"from_": "from"}):
 
 
 class SeekAnswer(Struct):
-    """The segments that the seek moved. Those in `moved` begin later than asked for, because retention had deleted
-    messages. A repeat that another dispatcher answers has no segments."""
+    """The segments that the seek changed. Segments in `moved` start later than requested, because retention had already
+    deleted messages. If another dispatcher answers a repeat, it returns no segments."""
 
     id: str
     segments: list[SoughtSegment]
@@ -104,14 +104,14 @@ async def seek_subscription(
     subscription: PathSubscription,
     wanted: Annotated[SeekRequest, body(SeekRequest, {"to": {"offsets": {"0": 17}}})],
 ) -> Response:
-    """Moves a subscription to other messages, earlier or later ones. It is durable when this answers.
+    """Moves a subscription to earlier or later messages. Once the broker answers, the seek is durable.
 
-    All leases end, in all segments. Acks of what was delivered before are `unknown`, and attempts begin anew. A paused
-    subscription stays paused. An offset beyond a segment's end is 416, an unknown segment 404; then nothing moves. A
-    request with an `id` may be repeated: the subscription knows its last 16 ids. The same `id` with another `to` is
-    422.
+    All leases end, in all segments. Acks for earlier deliveries become `unknown`, and attempts are counted anew. A
+    paused subscription stays paused. An offset beyond a segment's end gets 416, and an unknown segment gets 404; in
+    both cases nothing changes. You can repeat a request that has an `id`: the subscription remembers its last 16 ids.
+    The same `id` with a different `to` gets 422.
 
-    A segment that replaced others waits until what was moved back is acked again.
+    If the seek goes back into a segment that was replaced, its successors wait until that part is acked again.
     """
     place = _place_of(wanted.to)
     key = services.ids.nonce() if wanted.id is UNSET else wanted.id

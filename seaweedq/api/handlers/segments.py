@@ -50,24 +50,25 @@ ByWindow = Annotated[list[Rate], Meta(min_length=len(WINDOWS_S), max_length=len(
 
 
 class Rates(Struct):
-    """Averages over the last 10 s, 1, 10 and 20 minutes, as far back as the segment's owner has seen it."""
+    """Averages over the last 10 s, 1 minute, 10 minutes and 20 minutes. They start when the current owner took the
+    segment over."""
 
     messages_per_s: ByWindow
     bytes_per_s: ByWindow
 
 
 class HotKey(Struct):
-    """The hash of a key, and about which share of the segment's messages has that key, from 0 to 1."""
+    """The hash of a key, and the approximate share (0 to 1) of the segment's messages that have this key."""
 
     hash: int
     share: float
 
 
 class NextSplit(Struct):
-    """The average by which an open segment is nearest to a split: of `messages_per_s` or `bytes_per_s`, over `window_s`
-    seconds. It counts the time before the segment as idle, as the balancer does, so it is below that of `rates` at
-    first. The segment is split when `now` is over `splits_at`; `held_by` says what holds that back: `hot_key` or
-    `max_segments`."""
+    """The average that brings an open segment closest to a split: `messages_per_s` or `bytes_per_s`, over `window_s`
+    seconds. Like the balancer, it counts the time before the segment existed as idle, so at first it is lower than the
+    value in `rates`. The segment is split when `now` exceeds `splits_at`. `held_by` is what prevents the split:
+    `hot_key` or `max_segments`."""
 
     measure: Measure
     window_s: float
@@ -77,13 +78,12 @@ class NextSplit(Struct):
 
 
 class SegmentAnswer(Struct):
-    """A segment: the half-open range of key hashes, lineage, owner, offsets, rates while it is open.
+    """A segment: its half-open range of key hashes, lineage, owner and offsets, and its rates while it is open.
 
-    Retention has removed the messages below `start_offset`, the files whose names are below `start_file` (null: it has
-    taken none), and all files of a sealed segment that is `emptied`; those below `flushed_offset` are in Parquet files,
-    or were.
-    `hot_key` is the key because of which a segment with too much load is not split. `next_split` is null where the
-    topic does not split by itself.
+    Retention has deleted the messages below `start_offset` and the files whose names sort before `start_file` (null if
+    it has deleted none). If a sealed segment is `emptied`, retention has deleted all its files. Messages below
+    `flushed_offset` are in Parquet files, or were before retention deleted them. `hot_key` is the key that prevents an
+    overloaded segment from being split. `next_split` is null if the topic does not split automatically.
     """
 
     id: int
@@ -107,10 +107,10 @@ class SegmentAnswer(Struct):
 
 
 class OneSegment(Struct):
-    """A segment by itself, also one that retention has removed: `state` is open, sealed or removed.
+    """A single segment, even one that retention has removed. `state` is `open`, `sealed` or `removed`.
 
-    One that has `ended` gets no more messages: after its `end_offset` a reader goes on with its `successors`, each from
-    0. Messages below `start_offset` are gone.
+    A segment that has `ended` receives no more messages: after its `end_offset`, continue with each of its `successors`
+    from offset 0. Messages below `start_offset` are deleted.
     """
 
     id: int
@@ -130,9 +130,9 @@ class OneSegment(Struct):
 
 
 class SegmentMap(Struct, omit_defaults=True):
-    """All segments of a topic, by id. `unreadable` has the ids of those that need a newer broker, if there are any.
+    """All segments of a topic, sorted by id. `unreadable` lists the ids of segments whose records need a newer broker.
 
-    `now` is the cluster's time: messages whose `_expires` it has reached have expired.
+    `now` is the cluster's time: a message has expired once its `_expires` is not later than `now`.
     """
 
     segments: list[SegmentAnswer]
@@ -217,10 +217,10 @@ SegmentMapDep = Annotated[SegmentMapServices, given(SegmentMapServices)]
     ),
 )
 async def segment_map(services: SegmentMapDep, topic: PathTopic) -> Response:
-    """Returns all segments of a topic, also those that were replaced: key ranges, lineage, owners, offsets, rates.
+    """Returns all segments of a topic, including replaced ones: key ranges, lineage, owners, offsets, rates.
 
-    Rates are averages, as far back as the segment's owner has seen it: after a move, all four cover the time since.
-    Bytes are those of the journal, before compression.
+    Rates are averages that start when the current owner took the segment over: after a move, all four cover the time
+    since the move. Bytes are counted as in the journal, before compression.
     """
     found = await services.catalog.require(topic)
     positions = await services.positions.positions(found)
@@ -254,10 +254,10 @@ async def segment_map(services: SegmentMapDep, topic: PathTopic) -> Response:
     leads=(Lead(("moveSegment",), {**OF_TOPIC, "segment": "$request.path.segment"}),),
 )
 async def one_segment(services: SegmentMapDep, topic: PathTopic, segment: PathSegment) -> Response:
-    """Returns one segment, also one that retention has removed, which the list no longer has.
+    """Returns one segment, even one that retention has removed and that the list therefore omits.
 
-    A removed segment is remembered for at least 30 days, and as long as an open segment descends from it within 10
-    generations; then it is 404.
+    The cluster remembers a removed segment for at least 30 days, and as long as an open segment descends from it within
+    10 generations. After that, the answer is 404.
     """
     found = await services.catalog.require(topic)
     try:
@@ -359,9 +359,9 @@ FEWEST, CELLS, MOST = 100, 2_000, 20_000
 
 
 class CellAnswer(Struct, omit_defaults=True):
-    """The load of a half-open range of key hashes, from `time` on for so many `seconds`: while a segment is split or
-    merged its cell ends, and those of its successors begin. `segment` is null where it is several neighbours. `hot_key`
-    is there where one key had too large a share for a split to help."""
+    """The load of a half-open range of key hashes, starting at `time` and lasting `seconds`. When a segment is split or
+    merged, its cell ends and the cells of its successors begin. `segment` is null if the cell spans several
+    neighbouring segments. `hot_key` is present if one key's share of the load was too large for a split to help."""
 
     time: datetime
     seconds: float
@@ -374,8 +374,8 @@ class CellAnswer(Struct, omit_defaults=True):
 
 
 class HistoryAnswer(Struct):
-    """The cells of a topic, in the order of time. A range without load has no cell. The `leader` has recorded
-    everything from `from` to `until`: an hour at most, and less after a change of leader."""
+    """The cells of a topic in time order. Ranges without load have no cell. The `leader` has recorded the whole time
+    between `from` and `until`: at most an hour, and less after a change of leader."""
 
     since: datetime = msgspec.field(name="from")
     until: datetime
@@ -433,17 +433,19 @@ async def history(
     topic: PathTopic,
     since: Annotated[
         str | None,
-        query("since", "RFC 3339, with an offset, or how long ago: 5m; an hour before `until` by default", TIME),
+        query("since", "RFC 3339 with a UTC offset, or an age such as 5m; an hour before `until` by default", TIME),
     ],
-    until: Annotated[str | None, query("until", "RFC 3339, with an offset, or how long ago: 5m; now by default", TIME)],
+    until: Annotated[
+        str | None, query("until", "RFC 3339 with a UTC offset, or an age such as 5m; now by default", TIME)
+    ],
     most: Annotated[int, integer("cells", FEWEST, MOST, "maximum number of cells", CELLS)],
 ) -> Response:
     """Returns the load of each range of key hashes in the last hour, in cells of ten seconds or longer.
 
-    Where there are more cells than asked for, they become coarser in time and in the key space; their sums stay. Ask
-    for less time to get finer ones. Messages are counted exactly; bytes between an owner's last report and a seal are
-    estimated. The leader keeps this in memory alone, at most 32 MiB for all topics, so it begins anew with a new
-    leader. Without a leader the answer is 503 `unavailable`.
+    If there are more cells than requested, the broker combines cells in time and in key space; their sums stay the
+    same. Request a shorter time to get finer cells. Message counts are exact. The bytes between an owner's last report
+    and a seal are estimates. The leader keeps the history only in memory, at most 32 MiB for all topics, so a new
+    leader starts with an empty history. If there is no leader, the answer is 503 `unavailable`.
     """
     now_us = services.clock.now_us()
     until_us = now_us if until is None else time_us(until, "until", now_us)
@@ -478,27 +480,27 @@ Hash = Annotated[int, Meta(ge=1, lt=KEY_SPACE)]
 
 
 class SplitRequest(Struct, forbid_unknown_fields=True):
-    """The ranges to split into: `parts` equal ones (2 to 32), or cut `at` rising key hashes of the segment (1 to 31);
-    halves by default."""
+    """The ranges to split into: either `parts` equal ranges (2 to 32), or cuts `at` ascending key hashes of the segment
+    (1 to 31). By default the segment is halved."""
 
     parts: Annotated[int, Meta(ge=2, le=MAX_SUCCESSORS)] | UnsetType = UNSET
     at: Annotated[list[Hash], Meta(min_length=1, max_length=MAX_SUCCESSORS - 1)] | UnsetType = UNSET
 
 
 class MergeRequest(Struct, forbid_unknown_fields=True):
-    """The neighbour `with` which the segment is to be merged."""
+    """`with` is the neighbouring segment to merge with."""
 
     neighbour: Annotated[int, Meta(ge=0, le=MAX_NUMBER)] = msgspec.field(name="with")
 
 
 class MoveRequest(Struct, forbid_unknown_fields=True):
-    """The new owner: a broker's id, or its name if no other living broker has that name."""
+    """The new owner: a broker id, or a broker name if no other running broker has the same name."""
 
     to: Annotated[str, Meta(min_length=1, max_length=127)]
 
 
 class SuccessorAnswer(Struct):
-    """A new segment: the half-open range of key hashes, and its owner, null while it has none."""
+    """A new segment: its half-open range of key hashes, and its owner (null until it has one)."""
 
     id: int
     low: int
@@ -507,14 +509,14 @@ class SuccessorAnswer(Struct):
 
 
 class Replaced(Struct):
-    """The segments that are sealed, and those that have their range now."""
+    """The sealed segments, and the segments that now cover their range."""
 
     sealed: tuple[int, ...]
     successors: list[SuccessorAnswer]
 
 
 class Planned(Struct):
-    """The segments that will be sealed, and those that will have their range."""
+    """The segments to be sealed, and the segments that will cover their range."""
 
     planned: tuple[int, ...]
     successors: list[SuccessorAnswer]
@@ -528,7 +530,7 @@ class Moved(Struct):
 
 
 class Moving(Struct):
-    """A segment that its owner is still moving `to` another broker."""
+    """A segment that its owner is still moving to the broker `to`."""
 
     segment: int
     owner: str | None
@@ -588,12 +590,13 @@ async def split(
     segment: PathSegment,
     wanted: Annotated[SplitRequest, body(SplitRequest, {"parts": 2})],
 ) -> Response:
-    """Replaces a segment by several on parts of its range.
+    """Replaces a segment by several segments, each on a part of its range.
 
-    Answers 200 once it is done, or 202 after `publish_timeout_s`: then it will still be completed or undone, and the
-    list of segments shows the outcome. A repeat after success gets 409 `segment-conflict`, whose `successors` are the
-    new segments. 503 `not-owner`: a segment has no living owner. 503 `coordination-unavailable`: the plan may have been
-    recorded; look at the segments. Publishers and readers see no error.
+    The answer is 200 once the split is done. After `publish_timeout_s` it is 202: the broker then completes or undoes
+    the split in the background, and the list of segments shows the outcome. A repeat after success gets 409
+    `segment-conflict`, with the new segments in `successors`. 503 `not-owner` means that a segment's owner is not
+    running. 503 `coordination-unavailable` means that the plan may have been recorded: list the segments. Publishers
+    and readers see no error.
     """
     found = await services.catalog.require(topic)
     await services.catalog.refresh(topic, segment)
@@ -619,10 +622,11 @@ async def merge(
     segment: PathSegment,
     wanted: Annotated[MergeRequest, body(MergeRequest, {"with": 5}, required=True)],
 ) -> Response:
-    """Replaces a segment and its neighbour by one on the range of both. A neighbour that another broker owns is moved
-    first.
+    """Replaces a segment and its neighbour by one segment on their combined range. If the neighbour has another owner,
+    it first moves to the segment's owner.
 
-    A range that earlier merges have put together from more than 64 parts gets 409. The answers are those of a split.
+    If earlier merges have combined the range from more than 64 parts, the answer is 409. Otherwise the answers are
+    those of a split.
     """
     request.spend("changes", 1)
     return await _replace(services, await services.catalog.require(topic), [segment, wanted.neighbour], [])
@@ -638,8 +642,7 @@ async def merge(
     refuses=(*OF_BODIES, 404, SegmentConflict, TooManySegments),
 )
 async def roll(services: ChangeDep, request: RequestDep, topic: PathTopic, segment: PathSegment) -> Response:
-    """Replaces a segment by one on the same range, with a chain of files of its own. The answers are those of a
-    split."""
+    """Replaces a segment by one on the same range, with its own chain of files. The answers are those of a split."""
     await services.reader.nothing(request)
     return await _replace(services, await services.catalog.require(topic), [segment], [])
 
@@ -662,9 +665,11 @@ async def move(
     segment: PathSegment,
     wanted: Annotated[MoveRequest, body(MoveRequest, {"to": "broker.1f2e"}, required=True)],
 ) -> Response:
-    """Moves a segment to another broker: 200 once that broker owns it, 202 while its owner is moving it.
+    """Moves a segment to another broker. The answer is 200 once that broker owns it, or 202 while the owner is still
+    moving it.
 
-    A broker that owns it already is no error. The leader goes on balancing loads, and may move the segment again.
+    Moving a segment to its current owner is not an error. The leader continues to balance load, and may move the
+    segment again.
     """
     found = await services.catalog.require(topic)
     target = await _target(services.roster, wanted.to)

@@ -62,14 +62,14 @@ ExpiresAfter = Annotated[float, Meta(ge=60, le=315_360_000)]
 
 
 class StartAt(Struct, forbid_unknown_fields=True):
-    """The first message whose timestamp reaches this (RFC 3339, with an offset)."""
+    """The first message with this timestamp or a later one (RFC 3339 with a UTC offset)."""
 
     timestamp: Annotated[datetime, Meta(tz=True)]
 
 
 class Filter(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The messages to deliver: the key begins with `key_prefix`, and each of `headers` is there with this value. All
-    others count as acked."""
+    """The messages to deliver: their key starts with `key_prefix`, and each header in `headers` is present with the
+    given value. All other messages count as acked."""
 
     key_prefix: Annotated[str, Meta(min_length=1, max_length=1024)] | None = None
     headers: Annotated[
@@ -79,17 +79,18 @@ class Filter(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class SubscriptionRequest(Struct, forbid_unknown_fields=True):
-    """Every field may be left out. An existing subscription is compared only in the fields that are named.
+    """All fields are optional. For an existing subscription, only the fields in the request are compared.
 
     - `start`: `latest` (the default), `earliest`, or a timestamp.
     - `ack_deadline_s`: how long a message is leased, 30 by default.
-    - `backoff_s`: delays after the first, second, ... delivery that failed; the last one for all others. By default
-      there is none.
-    - `max_attempts`: failed deliveries after which a message becomes a dead letter; 0, the default, is never. Needs
-      `dead_letter_topic`, which is created with the format and schema of this topic if it does not exist.
-    - `max_in_flight`: messages that may be leased at a time, 10,000 by default.
-    - `expires_after_s`: the subscription is deleted after this time without any use and any lease. Showing it is no
-      use.
+    - `backoff_s`: the delays after the first, second, ... failed delivery. The last delay also applies to all later
+      failures. The default is no delay.
+    - `max_attempts`: the number of failed deliveries after which a message becomes a dead letter. The default 0 means
+      never. Requires `dead_letter_topic`. If that topic does not exist, the broker creates it with this topic's format
+      and schema.
+    - `max_in_flight`: how many messages may be leased at the same time, 10,000 by default.
+    - `expires_after_s`: the subscription is deleted if it is unused and has no lease for this time. Showing a
+      subscription does not count as use.
     """
 
     mode: Literal["ordered", "shared", "keyed"] | UnsetType = UNSET
@@ -104,9 +105,11 @@ class SubscriptionRequest(Struct, forbid_unknown_fields=True):
 
 
 class SubscriptionChange(Struct, forbid_unknown_fields=True):
-    """The settings to change; those that are left out stay. Mode, start and filter cannot be changed.
+    """The settings to change. Settings that are left out keep their values. `mode`, `start` and `filter` cannot be
+    changed.
 
-    While it is `paused` nothing is leased. What is leased stays so, and may be acked.
+    While a subscription is `paused`, the broker leases no messages. Existing leases stay valid, and their messages can
+    be acked.
     """
 
     ack_deadline_s: AckDeadline | UnsetType = UNSET
@@ -154,7 +157,7 @@ LISTED = 16  # subscriptions of a list that are asked for at a time
 
 
 class LagAnswer(Struct):
-    """The part of one segment that is not acked yet, as in all segments. Everything below `acked_to` is acked."""
+    """The lag of one segment; its fields are those of the total lag. Everything below `acked_to` is acked."""
 
     segment: int
     acked_to: int
@@ -171,14 +174,15 @@ class LagAnswer(Struct):
 
 
 class TotalLagAnswer(Struct):
-    """The lag in all segments: messages that are not acked yet, about how many bytes they take, and the age of the
+    """The lag over all segments: the number of unacked messages, their approximate size in bytes, and the age of the
     oldest one in `seconds`.
 
-    - `in_flight` messages are leased, `delayed` ones come again later, `waiting` ones are for the next pull.
-    - `dying` ones are given up, until their dead letters are durable.
-    - `stalled` says why nobody gets the waiting ones: `paused`, `max_in_flight`, `window` (all within 100,000 offsets
-      are delivered), or null.
-    - Retention took `skipped` ones before they were acked, as far as this dispatcher has seen it.
+    - `in_flight` messages are leased, `delayed` messages wait for their redelivery, `waiting` messages are ready for
+      the next pull.
+    - `dying` messages have used up their attempts or were rejected, and their dead letters are not durable yet.
+    - `stalled` is the reason why nobody receives the waiting messages: `paused`, `max_in_flight`, `window` (all
+      messages within 100,000 offsets are delivered), or null.
+    - `skipped` messages were deleted by retention before they were acked, as far as this dispatcher has observed.
     """
 
     messages: int
@@ -193,12 +197,12 @@ class TotalLagAnswer(Struct):
 
 
 class SubscriptionAnswer(Struct):
-    """A subscription and its lag. `seek_epoch` is another number after each seek, and in a subscription that was
-    deleted and created again; a change of dispatcher leaves it as it is.
+    """A subscription and its lag. `seek_epoch` changes with each seek, and when a subscription is deleted and created
+    again. It stays the same when another broker becomes the dispatcher.
 
-    `consumers` wait, pulled within the last second or hold messages. `idle_consumers` of them get nothing, since in
-    `ordered` each segment is another consumer's. `waiting_pulls` wait for messages. Those at other brokers are counted
-    as of a second ago.
+    `consumers` counts consumers that are waiting, have pulled within the last second, or hold messages.
+    `idle_consumers` counts those that receive nothing, because in `ordered` mode every segment belongs to another
+    consumer. `waiting_pulls` counts pulls that wait for messages. The counts from other brokers may be a second old.
     """
 
     name: str
@@ -223,7 +227,7 @@ class SubscriptionAnswer(Struct):
 
 
 class SubscriptionList(Struct):
-    """All subscriptions of a topic. `unreadable` has the names of those that need a newer broker, if there are any."""
+    """All subscriptions of a topic. `unreadable` lists the names of subscriptions whose records need a newer broker."""
 
     subscriptions: list[SubscriptionAnswer]
     unreadable: list[str] | UnsetType = UNSET
@@ -237,8 +241,8 @@ class SubscriptionName(Struct):
 
 
 class SubscriptionNames(Struct, omit_defaults=True):
-    """One page of subscriptions. `next_page_token` is there if more follow, `unreadable` if some of this page need a
-    newer broker."""
+    """One page of subscriptions. `next_page_token` is present if more follow. `unreadable` lists subscriptions of this
+    page whose records need a newer broker."""
 
     subscriptions: list[SubscriptionName]
     unreadable: list[SubscriptionName] | UnsetType = UNSET
@@ -321,10 +325,10 @@ SubscriptionDep = Annotated[SubscriptionServices, given(SubscriptionServices)]
 async def list_all_subscriptions(
     services: SubscriptionDep,
     request: RequestDep,
-    size: Annotated[int, integer("page_size", 1, MAX_PAGE, "subscriptions in an answer", MAX_PAGE)],
+    size: Annotated[int, integer("page_size", 1, MAX_PAGE, "maximum number of subscriptions", MAX_PAGE)],
     page_token: PageToken,
 ) -> Response:
-    """Lists the names of those subscriptions of all topics that the caller may describe, a page at a time."""
+    """Lists the names of all topics' subscriptions that the caller may describe, page by page."""
     after = None if page_token is None else _place(page_token)
     caller, found, more = request.caller, list[ListedSubscription](), False
     async for one in services.admin.every(after):
@@ -369,7 +373,7 @@ def _place(text: str) -> tuple[str, int, str]:
     shows={"subscriptions": [_SHOWN]},
 )
 async def list_subscriptions(services: SubscriptionDep, request: RequestDep, topic: PathTopic) -> Response:
-    """Lists those subscriptions of the topic that the caller may describe, with their lag."""
+    """Lists the topic's subscriptions that the caller may describe, with their lag."""
     found = await services.catalog.require(topic)
 
     async def show(name: str) -> Answer:
@@ -415,24 +419,25 @@ async def create_subscription(
     subscription: PathSubscription,
     wanted: Annotated[SubscriptionRequest, body(SubscriptionRequest, {"start": "earliest"})],
 ) -> Response:
-    """Creates a subscription (201), or checks that it exists with the fields that the request names (200, else 409).
+    """Creates a subscription (201). If it exists, compares it with the fields in the request: 200 if they match,
+    otherwise 409.
 
-    The `mode` says who gets which messages, and what waits for what:
+    The `mode` decides which consumer gets which messages, and which messages must wait for others:
 
-    - `ordered`: one consumer at a time has a segment, and gets its messages in order. Consumers share segments evenly;
-      more consumers than segments get nothing. Of more than 64 consumers (or twice the segments, if that is more), only
-      those that wait or have pulled again keep segments. When a lease ends without an ack, the leases of later messages
-      in the segment end with it, and delivery begins again at the first unacked message. A consumer keeps a segment for
-      a second after its last pull.
-    - `keyed`: any number of consumers share a segment. The messages of one key come in order, under one lease at a
-      time. A message that is not acked holds back only the later ones of its key, or of keys with the same hash of
-      65,536. Messages without a key have no order.
-    - `shared`: each message has a lease of its own, and nothing waits for anything.
+    - `ordered`: each segment has one consumer at a time, which receives its messages in order. Segments are spread
+      evenly over the consumers; surplus consumers receive nothing. If there are more than 64 consumers (or more than
+      twice the number of segments, if that is larger), only those that wait or have pulled again keep segments. If a
+      lease ends without an ack, the leases of later messages in the same segment end too, and delivery restarts at the
+      first unacked message. A consumer keeps a segment for one second after its last pull.
+    - `keyed`: any number of consumers share a segment. Messages with the same key are delivered in order, under one
+      lease at a time. An unacked message holds back only later messages with the same key, or with a key that has the
+      same one of 65,536 hashes. Messages without a key have no order.
+    - `shared`: each message has its own lease, and no message waits for another.
 
-    In `ordered` and `keyed`, messages of a segment that replaced others come once all messages of its predecessors are
-    acked. A subscription delivers messages within 100,000 offsets of the first unacked one of a segment. With a
-    `filter`, a pull looks at no more than 65,536 messages at a time. Until then messages count in the lag, wanted or
-    not.
+    In `ordered` and `keyed` mode, a segment that replaced others delivers its messages once all messages of its
+    predecessors are acked. In each segment, a subscription delivers only messages within 100,000 offsets of the first
+    unacked one. With a `filter`, one pull examines at most 65,536 messages. Messages that no pull has examined yet
+    count in the lag even if the filter excludes them.
     """
     found = await services.catalog.require(topic)
     changes = changes_of(wanted)
@@ -466,8 +471,8 @@ async def show_subscription(
 ) -> Response:
     """Returns a subscription, with its lag in each segment.
 
-    Sealed segments that are acked to their ends are left out; successors that wait for their predecessors are there.
-    The lag costs the store a listing for each thousand files that the broker has not seen yet, and a read of each
+    Sealed segments that are acked to their ends are omitted. Successors that wait for their predecessors are included.
+    To compute the lag, the broker lists the store once for each thousand files that it has not seen yet, and reads each
     segment's oldest row.
     """
     found = await services.catalog.require(topic)
@@ -491,12 +496,12 @@ async def change_subscription(
     subscription: PathSubscription,
     wanted: Annotated[SubscriptionChange, body(SubscriptionChange, {"ack_deadline_s": 60})],
 ) -> Response:
-    """Changes settings of a subscription. Fields that are left out stay, and so do `mode`, `start` and `filter`. Leases
-    keep their deadlines.
+    """Changes settings of a subscription. Fields that are left out keep their values, and so do `mode`, `start` and
+    `filter`. Leases keep their deadlines.
 
-    Dead letters are published with the rights of the principal that created the subscription, or named
-    `dead_letter_topic` last: name the same topic again to take them over. If `max_attempts` falls, messages that were
-    delivered as often by now die.
+    Dead letters are published with the rights of the principal that created the subscription or last set
+    `dead_letter_topic`. To publish them with your rights, set the same topic again. If `max_attempts` falls, messages
+    that have already reached the new number become dead letters.
     """
     found = await services.catalog.require(topic)
     changes = changes_of(wanted)
@@ -549,8 +554,8 @@ async def _by_dispatcher(
 async def delete_subscription(
     services: SubscriptionDep, request: RequestDep, topic: PathTopic, subscription: PathSubscription
 ) -> Response:
-    """Deletes a subscription and its cursors; the messages stay. Repeat the request to finish an interrupted
-    deletion."""
+    """Deletes a subscription and its cursors; the topic's messages stay. If the deletion is interrupted, repeat the
+    request to finish it."""
     found = await services.catalog.require(topic)
 
     async def here(_: Target) -> Answer:

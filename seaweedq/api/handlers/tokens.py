@@ -35,10 +35,10 @@ router = Router("access")
 
 
 class TokenRequest(Struct, forbid_unknown_fields=True):
-    """A token that is wanted. Without `principal`: one of the caller's own, which may do no more than the one that the
-    request shows, and ends no later. With it, which needs the right to access: one of that principal. `grants` narrow
-    it further. It ends after `expires_s`. The `note` is for people, without control characters and marks of direction.
-    """
+    """The token to issue. Without `principal`, the token is the caller's own: it can do no more than the token of this
+    request, and expires no later. With `principal`, it belongs to that principal, and the caller needs the right
+    `access`. `grants` narrow the token further. It expires after `expires_s`. `note` is for people; it must not contain
+    control characters or text-direction marks."""
 
     principal: str | None = None
     expires_s: Annotated[float, Meta(gt=0, le=MAX_S)] | None = None
@@ -47,8 +47,8 @@ class TokenRequest(Struct, forbid_unknown_fields=True):
 
 
 class TokenAnswer(Struct):
-    """A token, without its text. `issued_from` is the token from which it came, with which it ends; `grants`, if it has
-    some, narrow those of its principal; `counts` says whether it may be used now."""
+    """A token, without its text. `issued_from` is the token that issued it; it ends when that token ends. `grants`, if
+    present, narrow those of its principal. `counts` is true if the token is valid now."""
 
     id: str
     principal: str
@@ -62,7 +62,7 @@ class TokenAnswer(Struct):
 
 
 class NewToken(TokenAnswer):
-    """A new token, and its text, which is shown once."""
+    """A new token with its text, which is shown only once."""
 
     token: str
 
@@ -131,12 +131,12 @@ Services = Annotated[TokenServices, given(TokenServices)]
 async def list_tokens(
     services: Services,
     request: RequestDep,
-    size: Annotated[int, integer("page_size", 1, MAX_PAGE, "tokens in an answer", MAX_PAGE)],
+    size: Annotated[int, integer("page_size", 1, MAX_PAGE, "maximum number of tokens", MAX_PAGE)],
     after: PageToken,
     principal: Annotated[str | None, query("principal", "only the tokens of this principal", {"type": "string"})],
 ) -> Response:
-    """Lists tokens by id, a page at a time: with the right to access all of them, else the caller's own and those that
-    came of it."""
+    """Lists tokens, sorted by id, page by page. Callers with the right `access` see all tokens; others see their own
+    token and the tokens issued from it."""
     every, visible = services.principals.view.tokens, services.principals.visible(request.caller, principal)
     wanted = nsmallest(size + 1, (one for one in visible if one > (after or "")))
     page = TokenList([services.answer(one, every[one]) for one in wanted[:size]])
@@ -159,10 +159,11 @@ async def list_tokens(
 async def create_token(
     services: Services, request: RequestDep, wanted: Annotated[TokenRequest, body(TokenRequest, _EXAMPLE)]
 ) -> Response:
-    """Issues a token. Its text is in this answer, and nowhere else: the cluster keeps its SHA-256 alone. It counts on
-    all brokers within a second.
+    """Issues a token. Only this answer contains its text: the cluster stores just its SHA-256. All brokers accept the
+    token within a second.
 
-    A principal has at most 100 tokens that came of its own, and 10,000 in all; a cluster has 100,000.
+    A principal may issue at most 100 tokens from its own tokens, and have 10,000 tokens in all. A cluster may have
+    100,000.
     """
     if wanted.principal is not None:
         check_name(wanted.principal, "principal")
@@ -188,8 +189,8 @@ async def create_token(
     shows=_SHOWN,
 )
 async def show_token(services: Services, request: RequestDep, token: str) -> Response:
-    """Returns a token, without its text. Without the right to `access`, every token that is not the caller's own, or
-    came of it, is 403."""
+    """Returns a token, without its text. Without the right `access`, a caller gets 403 for every token except its own
+    and those issued from it."""
     services.principals.check_seen(request.caller, token)
     found = services.principals.view.tokens.get(token)
     if found is None:
@@ -201,7 +202,8 @@ async def show_token(services: Services, request: RequestDep, token: str) -> Res
     "DELETE", "/v1/tokens/{token}", KNOWN, "revokeToken", "Revoke a token", answers={204: None}, refuses=(404,)
 )
 async def revoke_token(services: Services, request: RequestDep, token: str) -> Response:
-    """Ends a token and all that came of it, on all brokers within a second; also requests that wait or stream."""
+    """Revokes a token and all tokens issued from it, on all brokers within a second. Waiting requests and streams that
+    use them end too."""
     services.principals.check_seen(request.caller, token)
     await services.principals.revoke(request.caller, check_name(token, "token"))
     return Response(status_code=204)

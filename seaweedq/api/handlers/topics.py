@@ -48,7 +48,7 @@ from seaweedq.segments.schema import encode_fields, parse_schema
 
 
 class ScalingRequest(Struct, forbid_unknown_fields=True):
-    """When segments split and merge automatically; null is the default. Targets are per segment."""
+    """When segments split and merge automatically; null means the default. Targets are per segment."""
 
     target_messages_per_s: Target | UnsetType | None = UNSET
     target_bytes_per_s: Target | UnsetType | None = UNSET
@@ -86,12 +86,12 @@ Grace = Annotated[float, Meta(ge=60, le=604_800)]
 
 
 class RetentionRequest(Struct, forbid_unknown_fields=True):
-    """Which messages are kept; null is no bound.
+    """Which messages are kept; null means no limit.
 
-    - `max_age_s` and `max_bytes` delete the oldest files.
-    - `keep_unread`: these two delete nothing that a subscription has not acked.
-    - `delete_read`: delete what all subscriptions (at least one) have acked.
-    - `grace_s`: how long deleted files stay for readers; null is the brokers' setting.
+    - `max_age_s` and `max_bytes`: the broker deletes the oldest files beyond these limits.
+    - `keep_unread`: these two limits delete nothing that a subscription has not acked.
+    - `delete_read`: the broker deletes what all subscriptions have acked, if there is at least one.
+    - `grace_s`: how long deleted files stay available to readers; null means the brokers' setting.
     """
 
     max_age_s: Age | UnsetType | None = UNSET
@@ -102,8 +102,8 @@ class RetentionRequest(Struct, forbid_unknown_fields=True):
 
 
 class RetentionAnswer(Struct):
-    """The retention of a topic. It is not `enforced` where an earlier version stored it, until its bounds are set anew;
-    null: it takes nothing."""
+    """The retention of a topic. `enforced` is false if an earlier version stored it: it then deletes nothing until you
+    set its limits again. It is null if no limit is set."""
 
     max_age_s: float | None
     max_bytes: int | None
@@ -114,8 +114,8 @@ class RetentionAnswer(Struct):
 
 
 class PreviewAnswer(Struct):
-    """What a retention would delete now: files, their stored bytes, their messages, and how many of these some
-    subscription has not acked, by the last checkpoints of the cursors."""
+    """What a retention would delete now: files, their stored bytes, their messages, and how many of those messages at
+    least one subscription has not acked, according to the last checkpoints of the cursors."""
 
     files: int
     bytes: int
@@ -147,7 +147,7 @@ FieldName = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class FlushRequest(Struct, forbid_unknown_fields=True):
-    """When buffered messages become a file; null is the broker's setting."""
+    """When buffered messages are written to a file; null means the broker's setting."""
 
     max_bytes: Annotated[int, Meta(ge=65_536, le=64 * 1024 * 1024)] | UnsetType | None = UNSET
     min_bytes: Annotated[int, Meta(ge=0, le=64 * 1024 * 1024)] | UnsetType | None = UNSET
@@ -155,7 +155,7 @@ class FlushRequest(Struct, forbid_unknown_fields=True):
 
 
 class TopicLimitsRequest(Struct, forbid_unknown_fields=True):
-    """Limits over all users of a topic, in the whole cluster. Rates are per second; null is no limit."""
+    """Limits on a topic in the whole cluster, for all users together. Rates are per second; null means no limit."""
 
     requests: Rate | UnsetType = UNSET
     messages: Rate | UnsetType = UNSET
@@ -178,14 +178,15 @@ class ChangeRequest(Struct, forbid_unknown_fields=True):
 
 
 class TopicRequest(ChangeRequest, forbid_unknown_fields=True):
-    """A topic's configuration. Every field may be left out; an existing topic is compared only in the named ones.
+    """A topic's configuration. All fields are optional; for an existing topic, only the fields in the request are
+    compared.
 
-    - `format`: `json` (the default), `bytes` or `typed`, with Iceberg's schema JSON in `schema`.
-    - `key_field`: the top-level field of the value that is the message's key.
-    - `initial_segments`: 1 by default. They split and merge later.
-    - `max_payload_bytes`: the largest payload, if it is to be less than the brokers' setting.
-    - `ndjson`: what a line of NDJSON is: `envelope` (the default), a message with its `value`; or `bare`, the value
-      itself.
+    - `format`: `json` (the default), `bytes` or `typed`. A typed topic needs `schema`, in Iceberg's JSON format.
+    - `key_field`: the top-level field of the value that supplies the message's key.
+    - `initial_segments`: 1 by default. Segments split and merge later.
+    - `max_payload_bytes`: the largest payload, if it should be lower than the brokers' setting.
+    - `ndjson`: how a line of NDJSON is read: `envelope` (the default) means a message with its `value`; `bare` means
+      the value itself.
     """
 
     format: Literal["json", "bytes", "typed"] | UnsetType = UNSET
@@ -298,8 +299,8 @@ TRIES = 3  # of a PUT whose topic is deleted meanwhile
 
 
 class TopicBounds(Struct):
-    """The largest message and the largest payload of the topic, in bytes, and the number of uploads that may be open
-    for writes: by this broker's settings, and for payloads by the topic's own limit."""
+    """The topic's largest message and largest payload, in bytes, and the maximum number of open uploads for writes.
+    They come from this broker's settings, and for payloads from the topic's own limit."""
 
     max_message_bytes: int
     max_payload_bytes: int
@@ -307,16 +308,16 @@ class TopicBounds(Struct):
 
 
 class TopicAnswer(Struct):
-    """A topic. `scaling` is the policy that holds, with its defaults.
+    """A topic. `scaling` is the policy in effect, with defaults filled in.
 
-    - `segments` counts those that receive messages. `hot_segments` have too much load, most of it from one key, so they
-      are not split.
+    - `segments` counts segments that receive messages. `hot_segments` counts overloaded segments that are not split
+      because most of their load comes from one key.
     - `messages` counts all acknowledged messages.
-    - `bytes` are those of its files, as stored. `tail_bytes` are those of messages in no file yet, as in memory; they
-      shrink in files.
-    - `start_offsets` has the segments of which retention has removed messages: those below.
-    - `newest_file_at` is when its newest file was written, null without any.
-    - `store_endpoint` is the URL of an S3-compatible store, null for AWS and folders.
+    - `bytes` is the stored size of its files. `tail_bytes` is the in-memory size of messages that are not in a file
+      yet; they take less space in files.
+    - `start_offsets` lists segments from which retention has deleted messages, namely those below the given offset.
+    - `newest_file_at` is when the newest file was written, or null if there is none.
+    - `store_endpoint` is the URL of an S3-compatible store; null for AWS and local folders.
     """
 
     name: str
@@ -354,8 +355,8 @@ class TopicSummary(Struct):
 
 
 class TopicList(Struct, omit_defaults=True):
-    """One page of topics. `next_page_token` is there if more follow. `unreadable` has the names of this page's topics
-    that need a newer broker."""
+    """One page of topics. `next_page_token` is present if more follow. `unreadable` lists this page's topics whose
+    records need a newer broker."""
 
     topics: list[TopicSummary]
     unreadable: list[str] | UnsetType = UNSET
@@ -363,7 +364,7 @@ class TopicList(Struct, omit_defaults=True):
 
 
 class FlushAnswer(Struct):
-    """All messages that were acknowledged before the call are in files."""
+    """All messages acknowledged before the request are in files."""
 
     flushed: bool
 
@@ -436,12 +437,12 @@ Services = Annotated[TopicServices, given(TopicServices)]
 async def list_topics(
     services: Services,
     request: RequestDep,
-    size: Annotated[int, integer("page_size", 1, MAX_PAGE, "topics in an answer", MAX_PAGE)],
+    size: Annotated[int, integer("page_size", 1, MAX_PAGE, "maximum number of topics", MAX_PAGE)],
     after: PageToken,
 ) -> Response:
-    """Lists the topics that the caller may describe by name, a page at a time.
+    """Lists the topics that the caller may describe, sorted by name, page by page.
 
-    `unreadable` names topics of this page whose records need a newer broker.
+    `unreadable` lists this page's topics whose records need a newer broker.
     """
     unreadable = services.catalog.unreadable_names()
     every = sorted([*services.catalog.names(), *unreadable])
@@ -478,10 +479,12 @@ async def create_topic(
     topic: PathTopic,
     wanted: Annotated[TopicRequest, body(TopicRequest, _EXAMPLE, free_form=True)],
 ) -> Response:
-    """Creates a topic (201), or checks that it exists with the fields that the request names (200, else 409).
+    """Creates a topic (201). If it exists, compares it with the fields in the request: 200 if they match, otherwise
+    409.
 
-    So `{}` means: make sure that it exists. In `flush`, `retention` and `scaling` each field that the request names is
-    compared with the current value; in `scaling` also with the default. The answer is that of a GET.
+    An empty `{}` therefore only ensures that the topic exists. In `flush`, `retention` and `scaling`, each field in the
+    request is compared with the current value; in `scaling`, a field may also match the default. The answer is the same
+    as for GET.
     """
     for _ in range(TRIES):
         with suppress(TopicNotFound, SegmentNotFound):  # it was deleted meanwhile
@@ -537,11 +540,11 @@ async def change_topic(
     dry_run: Annotated[bool, _DRY_RUN],
     wanted: Annotated[ChangeRequest, body(ChangeRequest, {"flush": {"max_age_s": 60}})],
 ) -> Response:
-    """Changes `flush`, `retention`, `scaling`, `limits`, `max_payload_bytes` or `ndjson`. Only named fields change;
-    null restores a default. All brokers apply the change at once.
+    """Changes `flush`, `retention`, `scaling`, `limits`, `max_payload_bytes` or `ndjson`. Only the fields in the
+    request change; null restores a default. All brokers apply the change immediately.
 
-    With `dry_run` nothing changes, and the answer says what the given `retention` would delete now. Then no other field
-    may be named.
+    With `dry_run`, nothing changes, and the answer shows what the given `retention` would delete now. The request may
+    then contain no other field.
     """
     found = await services.catalog.require(topic)
     if dry_run:
@@ -563,10 +566,10 @@ async def change_topic(
 
 @router.route("DELETE", TOPIC, Action.DELETE, "deleteTopic", "Delete a topic", answers={204: None}, refuses=(404, 409))
 async def delete_topic(services: Services, request: RequestDep, topic: PathTopic) -> Response:
-    """Deletes a topic with its files, subscriptions and cursors. Answers once all of it is gone.
+    """Deletes a topic with its files, subscriptions and cursors. Answers once everything is deleted.
 
-    Until then all other requests for the name get 409 `topic-being-deleted`. Another DELETE waits for the same end, or
-    continues a deletion that failed. Ids of its segments are never used again, not even by a new topic of that name.
+    Until then, all other requests for the name get 409 `topic-being-deleted`. A second DELETE waits for the same
+    deletion, or resumes one that failed. Segment ids are never reused, not even by a new topic with the same name.
     """
     found = services.catalog.get(topic) or await services.catalog.require(topic)
     request.spend("changes", max(0, len(services.catalog.segments(found)) - 1))
@@ -585,7 +588,7 @@ async def delete_topic(services: Services, request: RequestDep, topic: PathTopic
     shows={"flushed": True},
 )
 async def flush_topic(services: Services, request: RequestDep, topic: PathTopic) -> Response:
-    """Writes all messages that were acknowledged before the call to files, and then answers."""
+    """Writes all messages that were acknowledged before the request to files, and then answers."""
     await services.reader.nothing(request)
     found = await services.catalog.require(topic)
     await services.positions.positions(found, flush=True)

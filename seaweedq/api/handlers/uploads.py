@@ -59,10 +59,10 @@ Headers = Mapping[str, str] | UnsetType
 
 
 class UploadRequest(Struct, forbid_unknown_fields=True):
-    """The size of an upload, its media type, and its SHA-256 in hex, which the bytes are compared with.
+    """The upload's size, media type and SHA-256 in hex. The broker checks the bytes against the size and the SHA-256.
 
-    By default uploads over `multipart_bytes` come in parts, on S3. `multipart` says otherwise: true is 422 if the store
-    has no parts, false is 422 over 5 GiB on S3.
+    By default, uploads over `multipart_bytes` are sent in parts on S3. `multipart` overrides that: true gets 422 if the
+    store does not support parts, and false gets 422 for more than 5 GiB on S3.
     """
 
     size: Annotated[int, Meta(ge=0, le=2**60)]
@@ -72,15 +72,15 @@ class UploadRequest(Struct, forbid_unknown_fields=True):
 
 
 class PartsRequest(Struct, forbid_unknown_fields=True):
-    """The parts whose URLs are wanted, by number, from 1 on."""
+    """The numbers of the parts to sign URLs for, counted from 1."""
 
     numbers: Annotated[list[Annotated[int, Meta(ge=1, le=10_000)]], Meta(min_length=1, max_length=MAX_NUMBERS)]
 
 
 class UploadAnswer(Struct):
     """A new upload. Send the bytes to `url` with this method and exactly these headers. If it has `parts`, each part
-    has a URL of its own, requested by number; all but the last have `part_bytes`. It can be published until
-    `expires_at`."""
+    has its own URL, which you request by number; every part except the last has `part_bytes` bytes. You can publish the
+    upload until `expires_at`."""
 
     upload_id: str
     expires_at: datetime
@@ -92,15 +92,15 @@ class UploadAnswer(Struct):
 
 
 class UploadPart(Struct):
-    """A part that the store has."""
+    """A part that is already in the store."""
 
     number: int
     size: int
 
 
 class UploadState(Struct):
-    """An upload: `open`, with a fresh URL, or the parts that the store has; `imported`; or `published`. `write` is that
-    for which it was begun."""
+    """An upload: `open` (with a fresh URL, or the parts that are already stored), `imported` or `published`. `write` is
+    the write that it is reserved for."""
 
     upload_id: str
     state: str
@@ -117,7 +117,7 @@ class UploadState(Struct):
 
 
 class PartUrl(Struct):
-    """The URL to which a part goes."""
+    """The URL for one part."""
 
     number: int
     url: str
@@ -126,7 +126,7 @@ class PartUrl(Struct):
 
 
 class PartsAnswer(Struct):
-    """The URLs to which the parts go."""
+    """The URLs for the requested parts."""
 
     parts: list[PartUrl]
 
@@ -207,14 +207,15 @@ async def create_upload(
     write: Annotated[str | None, _WRITE],
     wanted: Annotated[UploadRequest, body(UploadRequest, _EXAMPLE, required=True)],
 ) -> Response:
-    """Creates an upload, and returns where its bytes go. A message can refer to it once they are there.
+    """Creates an upload, and returns the URL for its bytes. Once the bytes are stored, a message can refer to the
+    upload.
 
-    An unknown topic is created, as by a publish. Send the bytes with the answer's method and exactly its headers. The
-    URL is a permission: it needs no token, and is valid for `upload_url_s`, for one method, object and size. On S3 it
-    is the store's own; over a local store it is the broker's.
+    If the topic does not exist, it is created as in a publish. Send the bytes with the method and exactly the headers
+    in the answer. The URL itself grants the permission: it needs no token, and is valid for `upload_url_s`, for one
+    method, object and size. On S3 it points to the store; with a local store it points to the broker.
 
-    With `write={writer}/{number}` only that write may use the upload. Such uploads count against `max_write_uploads`,
-    others against `max_open_uploads`. An upload that was not published by `expires_at` is removed.
+    With `write={writer}/{number}`, only that write may use the upload. Such uploads count toward `max_write_uploads`,
+    and all others toward `max_open_uploads`. If an upload is not published by `expires_at`, it is deleted.
     """
     if not _TYPE.fullmatch(wanted.content_type):
         detail = f"content_type is {wanted.content_type[:100]!r}; it must be a media type such as text/plain"
@@ -250,9 +251,9 @@ async def create_upload(
     leads=(Lead(("abortUpload",), {**OF_TOPIC, "upload": "$request.path.upload"}),),
 )
 async def show_upload(services: Services, request: RequestDep, topic: PathTopic, upload: str) -> Response:
-    """Returns an upload: its state and, while it is open, a fresh URL or the parts that are stored.
+    """Returns an upload: its state and, while it is open, a fresh URL or the parts that are already stored.
 
-    So an interrupted upload can be continued.
+    Use it to continue an interrupted upload.
     """
     found = await services.catalog.require(topic)
     record = (await services.uploads.find(found, upload)).record
@@ -276,8 +277,8 @@ async def sign_parts(
     upload: str,
     wanted: Annotated[PartsRequest, body(PartsRequest, {"numbers": [1, 2]}, required=True)],
 ) -> Response:
-    """Signs the URLs of parts of an upload: at most 100 at a time, in any order, and repeatedly. Parts may be put in
-    parallel."""
+    """Signs URLs for parts of an upload: at most 100 per request, in any order, as often as you need. You can upload
+    parts in parallel."""
     found = await services.catalog.require(topic)
     record = (await services.uploads.find(found, upload)).record
     until_us, sign = request.caller.expires_us, services.uploads.signed_part
@@ -330,13 +331,13 @@ class UploadContent:
         shows={name: _SHOWN[name] for name in ("upload_id", "size", "sha256")},
     )
     async def put(self, request: Request, out: Send, topic: str, upload: str) -> Answer:
-        """Receives the bytes of an upload over a local store: 201 once they are durable and equal those that were
-        announced.
+        """Receives the bytes of an upload to a local store. The answer is 201 once they are durable and match the
+        announced size and SHA-256.
 
-        The URL is that of the upload's answer; its token is judged first, so a wrong one is 403 whether the upload
-        exists or not. The request needs a `content-length`, which is the upload's size; `content-encoding` is ignored.
-        A repeat with the same bytes gets 201 again. Of two puts at a time the later one gets 409, and its repeat 201.
-        Nothing is left of a put that is interrupted, differs, or sends nothing for `request_timeout_s`.
+        Use the URL from the upload's answer. Its token is checked first, so a wrong token gets 403 whether or not the
+        upload exists. The request needs a `content-length` equal to the upload's size; `content-encoding` is ignored. A
+        repeat with the same bytes gets 201 again. If two PUTs overlap, the later one gets 409, and repeating it gets
+        201. A PUT that is interrupted, does not match, or sends nothing for `request_timeout_s` leaves nothing behind.
         """
         await self._check(request, "PUT", topic, upload)
         found = await self.catalog.require(topic)
@@ -363,11 +364,11 @@ class UploadContent:
         parameters=_SIGNED,
     )
     async def get(self, request: Request, out: Send, topic: str, upload: str) -> Answer | None:
-        """Returns a payload of a local store, or one range of its bytes (206). The URL is that of a message's
+        """Returns a payload from a local store, or one range of its bytes (206). Use the URL from a message's
         reference.
 
-        `HEAD` works as well, and `if-range` with the `etag`. The content type is `application/octet-stream`; the
-        reference has the payload's.
+        `HEAD` and `if-range` with the `etag` work. The content type is `application/octet-stream`; the reference has
+        the payload's own type.
         """
         await self._check(request, "GET", topic, upload)
         name = object_name(topic, upload)
@@ -411,10 +412,11 @@ def _check_length(request: Request, upload: str, record: UploadRecord) -> None:
     leads=(Lead(("importUpload",), OF_TOPIC, {"upload_id": "$request.path.upload", "format": "ndjson"}),),
 )
 async def complete_upload(services: Services, request: RequestDep, topic: PathTopic, upload: str) -> Response:
-    """Checks that all bytes are there, and are those that were announced; parts are joined first. It may be repeated.
+    """Checks that all bytes are stored and match the announced size and SHA-256. Parts are joined first. The request
+    can be repeated.
 
-    Needed for an upload in parts; a publish does the rest of it by itself. If the store has no SHA-256 of the whole
-    object, a broker reads it once, and the answer may take that long.
+    Uploads in parts require this request; for all others, a publish performs the same check. If the store has no
+    SHA-256 of the whole object, a broker reads the object once, and the answer takes that long.
     """
     await services.reader.nothing(request)
     found = await services.catalog.require(topic)
@@ -428,7 +430,7 @@ async def complete_upload(services: Services, request: RequestDep, topic: PathTo
 async def abort_upload(services: Services, topic: PathTopic, upload: str) -> Response:
     """Ends an upload that was neither published nor imported, and deletes its bytes.
 
-    An upload for a write that may still read it gets 409 `upload-conflict`.
+    If a write may still read the upload, the answer is 409 `upload-conflict`.
     """
     found = await services.catalog.require(topic)
     await services.uploads.abort(found, upload)

@@ -58,7 +58,7 @@ _PARAMETERS = (
     {
         "name": "consumer",
         "in": "query",
-        "description": "as in a pull; a stream without one is a consumer of its own",
+        "description": "as in a pull; a stream without this parameter is a separate consumer",
         "schema": {"type": "string", "maxLength": CONSUMER_CHARACTERS},
     },
     {
@@ -71,7 +71,7 @@ _PARAMETERS = (
     {
         "name": CLIENT,
         "in": "header",
-        "description": "any value; needed without Authorization, as no web page sends it by itself",
+        "description": "any value; required without Authorization, because a web page never sends it by default",
         "schema": {"type": "string"},
         "example": "curl",
     },
@@ -119,25 +119,26 @@ class SubscriptionStreamRoute:
         parameters=_PARAMETERS,
     )
     async def serve(self, request: Request, out: Send, topic: str, name: str) -> None:
-        """Leases messages to a consumer as they come, as server-sent events or over a WebSocket, at most
-        `max_in_flight` unacked ones.
+        """Leases messages to a consumer as they arrive, over server-sent events or a WebSocket. At most `max_in_flight`
+        messages are unacked at a time.
 
-        An event's data is a message as in a pull, its id `{lease}.{n}`; acks, nacks and extensions are requests of
-        their own, at any broker. A stream extends no lease: what is not acked within `ack_deadline_s` is delivered
-        again. A message that comes for the third time or more often comes alone.
+        An event's data is a message as in a pull, and its id is `{lease}.{n}`. Send acks, nacks and extensions as
+        separate requests, to any broker. A stream does not extend leases: a message that is not acked within
+        `ack_deadline_s` is delivered again. From its third delivery on, a message arrives alone.
 
-        With `Last-Event-ID` the stream goes on, at any broker: first comes what is unacked behind that event, with its
-        ids and a new deadline, then what is new. If the lease is gone, it begins with the first unacked message. It
-        goes on under its own `consumer`; under another one it ends with 409 `lease-of-another`. Only one connection at
-        a time should go on with a stream. In `ordered`, a new stream of a `consumer` that holds messages begins with
-        these.
+        With `Last-Event-ID`, any broker can continue the stream. It first sends the unacked messages after that event,
+        with their ids and a new deadline, and then new messages. If the lease has ended, the stream starts at the first
+        unacked message. Continue a stream under the same `consumer`; a different consumer gets 409 `lease-of-another`.
+        Only one connection at a time should continue a stream. In `ordered` mode, a new stream starts with the messages
+        that its `consumer` already holds.
 
-        A WebSocket gets `{"messages": [...], "lease": "..."}` for each batch. The client sends `{"ack": {"ids":
-        ["0-17"]}}`, or `nack` or `extend`, each with the body of the request of that name, and gets their answers, or
-        `{"error": {...}}`, in the same order. When it closes, its leases end at once, and count as an attempt.
+        A WebSocket receives `{"messages": [...], "lease": "..."}` for each batch. The client sends `{"ack": {"ids":
+        ["0-17"]}}`, `nack` or `extend`, each with the same body as the HTTP request. It receives their answers, or
+        `{"error": {...}}`, in the same order. When the WebSocket closes, its leases end immediately and count as an
+        attempt.
 
-        A request without a token needs the header `Seaweedq-Client`, with any value, unless it is a WebSocket or of a
-        page of this origin.
+        A request without a token needs the header `Seaweedq-Client`, with any value. WebSockets and requests from pages
+        of the broker's own origin do not.
         """
         check_accepted(request)
         stream = await self._open(request, topic, name, transport := EventTransport(out))

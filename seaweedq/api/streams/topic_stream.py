@@ -39,11 +39,11 @@ _PARAMETERS = (
     {
         "name": "start",
         "in": "query",
-        "description": "latest, earliest, a time (RFC 3339, or how long ago: 5m), or positions",
+        "description": "latest, earliest, a time (RFC 3339, or an age such as 5m), or positions",
         "schema": {"type": "string", "default": "latest"},
         "example": "earliest",
     },
-    {**LAST_ID, "description": "the id of the last event that the client has; instead of start"},
+    {**LAST_ID, "description": "the id of the last event that the client received; replaces start"},
 )
 _FORMS = f"latest, earliest, {MOMENT}, or positions such as 0-17,1-5"
 
@@ -76,21 +76,24 @@ class TopicStreamRoute:
         parameters=_PARAMETERS,
     )
     async def serve(self, request: Request, out: Send, topic: str) -> None:
-        """Sends the messages of a topic, as they come or from `start` on, as server-sent events or over a WebSocket.
+        """Sends the messages of a topic as server-sent events or over a WebSocket: new messages as they arrive, or all
+        from `start` on.
 
-        `start` is `latest` (default), `earliest`, a time (RFC 3339, or how long ago: `5m`), or positions: an event's
-        id, or the next offset of each segment, as in `0-17,1-5`. Positions must cover all keys of the topic. Messages
-        of one key come in order, also over splits and merges. The broker keeps no state of the listener, and any broker
-        answers.
+        `start` is `latest` (the default), `earliest`, a time (RFC 3339, or an age such as `5m`), or positions: an
+        event's id, or the next offset of each segment, such as `0-17,1-5`. Positions must cover all keys of the topic.
+        Messages with the same key arrive in order, even across splits and merges. The broker keeps no state about the
+        listener, and any broker can answer.
 
-        An event's data is a message as in a fetch. The id of the last event of a batch has the positions behind it, and
-        the first block those of the beginning: `Last-Event-ID` goes on there. A listener that reconnects so misses
-        nothing, and may get a part of a batch again.
+        An event's data is a message as in a fetch. The id of a batch's last event holds the positions after the batch,
+        and the first block of the stream holds the starting positions. A listener that reconnects with `Last-Event-ID`
+        continues there. It misses nothing, but may receive part of a batch twice.
 
-        A WebSocket first gets `{"positions": "..."}`, then `{"messages": [...], "positions": "..."}` for each batch;
-        reconnect with `start={positions}`. What a client says there is answered with `{"error": {...}}`.
+        A WebSocket first receives `{"positions": "..."}`, then `{"messages": [...], "positions": "..."}` for each
+        batch. To reconnect, use `start={positions}`. The broker answers anything the client sends with `{"error":
+        {...}}`.
 
-        The positions of a topic with thousands of segments are too long for a header: over 48 KiB the answer is 422.
+        A topic with thousands of segments can have positions that are too long for a header: over 48 KiB, the answer is
+        422.
         """
         check_accepted(request)
         reader, positions = await self._open(request, topic)

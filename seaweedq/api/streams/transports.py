@@ -41,7 +41,7 @@ MEDIA = "text/event-stream"
 LAST_ID = {
     "name": "Last-Event-ID",
     "in": "header",
-    "description": "the id of the last event that the client has",
+    "description": "the id of the last event that the client received",
     "schema": {"type": "string"},
 }
 HEADERS: Mapping[str, str] = {
