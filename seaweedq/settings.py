@@ -45,9 +45,9 @@ class StoreSettings(Group):
     )
     s3_sse: Literal["none", "AES256", "aws:kms"] = Field(
         "none",
-        description="Server-side encryption of every object that is written: Parquet, journals, payloads, and "
-        "uploads by clients. `none`: the bucket's default; AWS itself then uses AES256. With "
-        "`aws:kms`, readers of the files need permission to use the key.",
+        description="Server-side encryption for every object written: Parquet files, journals, payloads and "
+        "clients' uploads. `none`: the bucket's default, which is AES256 on AWS. With `aws:kms`, "
+        "readers of the files need permission to use the key.",
     )
     s3_sse_kms_key: str = Field(
         "",
@@ -77,17 +77,18 @@ class CoordinationSettings(Group):
     etcd_password_file: str = Field("", description="File that contains the etcd password. Read once, at startup.")
     etcd_ca_file: str = Field(
         "",
-        description="PEM file with the CA certificate of etcd; enables TLS. Required with etcd_user or "
+        description="PEM file with etcd's CA certificate; enables TLS. Required with etcd_user or "
         "etcd_cert_file, unless every etcd endpoint is on loopback.",
     )
     etcd_cert_file: str = Field("", description="PEM file with this broker's client certificate for etcd (mutual TLS).")
-    etcd_key_file: str = Field("", description="PEM file with the private key of etcd_cert_file.")
+    etcd_key_file: str = Field("", description="PEM file with the private key for etcd_cert_file.")
     snapshot_s: float = Field(
         60,
         gt=0,
-        description="Minimum interval between snapshots of coordination, which the leader writes to the store "
-        "when something has changed. If coordination is lost, changes since the last snapshot that "
-        "exist only in coordination are lost, too. Snapshots over 60 MB are taken less often.",
+        description="Minimum interval between snapshots of coordination. The leader writes a snapshot to the "
+        "store if something has changed. If coordination is lost, you also lose every change that "
+        "was made after the last snapshot and existed only in coordination. Snapshots over 60 MB "
+        "are taken less often.",
     )
     allow_plain_etcd: bool = Field(
         False,
@@ -116,15 +117,15 @@ class ClusterSettings(Group):
         0,
         ge=0,
         le=64,
-        description="Number of this process among the `brokers`. Set by their parent process; do not set it.",
+        description="Number of this process among the `brokers`. The parent process sets it; do not set it yourself.",
     )
     cluster_secret: str = Field(
         "",
         repr=False,
-        description="Shared secret with which brokers authenticate to each other, ideally 32 random characters; "
-        "comma-separated while it is being rotated. Required with etcd; otherwise generated and kept "
-        "in the data folder. Anyone who has it can do everything that a broker can. Set it in the "
-        "environment, because `ps` shows command lines.",
+        description="Shared secret with which brokers authenticate to each other, ideally 32 random characters. "
+        "While you rotate it, give both secrets, comma-separated. Required with etcd; otherwise "
+        "generated and kept in the data folder. Anyone who has the secret can do everything that a "
+        "broker can. Set it in the environment, because `ps` shows command lines.",
     )
     cluster_secret_file: str = Field("", description="File that contains the cluster secret. Read once, at startup.")
     advertise_url: str = Field(
@@ -136,7 +137,7 @@ class ClusterSettings(Group):
     name: str = Field(
         "broker",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}$",
-        description="Name of this broker. Its ID is the name and a random number drawn at each start.",
+        description="Name of this broker. The broker's ID is this name and a random number drawn at each start.",
     )
 
 
@@ -145,16 +146,17 @@ class AccessSettings(Group):
 
     auth: Literal["auto", "none", "required"] = Field(
         "auto",
-        description="Whether requests need a token. `required`: all requests except probes and signed payload "
-        "URLs. `none`: requests without a token may do everything; a token that is sent is still "
-        "checked. `auto`: `none` on loopback; a broker with another `host` or `advertise_url` refuses"
-        " to start.",
+        description="Whether requests need a token. `required`: all requests do, except probes and signed "
+        "payload URLs. `none`: requests without a token may do everything; a token that is sent is "
+        "still checked. `auto`: `none` if the broker is reachable only on loopback; with any other "
+        "`host` or `advertise_url` the broker refuses to start.",
     )
     admin_token_file: str = Field(
         "",
-        description="File with a token of at least 32 characters that may do everything on this broker: the first"
-        " token, and the way back in. Reread when it changes. Empty, with embedded coordination and "
-        "auth other than `auto`: `admin-token` in the data folder, created if missing.",
+        description="File with a token of at least 32 characters that grants every permission on this broker. "
+        "Use it to issue the first tokens, or to regain access. Reread when it changes. Empty, with "
+        "embedded coordination and auth other than `auto`: `admin-token` in the data folder, "
+        "created if missing.",
     )
     audit: Literal["auto", "topic", "log", "none"] = Field(
         "auto",
@@ -166,25 +168,26 @@ class AccessSettings(Group):
         "",
         pattern=r"^(\s*(\*|(\*\.)?[A-Za-z0-9._-]+)\s*(,|$))*$",
         description="Additional host names for this broker, comma-separated: `queue.example.com`, "
-        "`*.example.com`, or `*` for any. IP addresses, `localhost` and the host of advertise_url are"
-        " always allowed; other hosts get 421, which stops web pages from reaching the broker by DNS "
-        "rebinding. Pages served from these names may send requests, unless `*` alone allows them.",
+        "`*.example.com`, or `*` for any. IP addresses, `localhost` and the host of advertise_url "
+        "are always allowed. Requests for other hosts get 421, which stops web pages from reaching "
+        "the broker by DNS rebinding. Pages served from an allowed name may send requests, unless "
+        "only `*` allows the name.",
     )
     cors_origins: str = Field(
         "",
         pattern=r"^(\s*https?://[A-Za-z0-9._:\[\]-]+/?\s*(,|$))*$",
-        description="Other origins whose pages may call this broker, comma-separated: `https://app.example.com`. "
-        "Their requests need a token like all others; responses never allow credentials stored by the"
-        " browser.",
+        description="Other origins whose pages may call this broker, comma-separated: "
+        "`https://app.example.com`. Their requests need a token like all others; responses never "
+        "let a browser send the credentials that it has stored.",
     )
     tls_cert_file: str = Field(
         "",
-        description="PEM file with this broker's certificate and its intermediates. If set, `port` speaks only "
-        "TLS 1.2 or newer, to clients and brokers. A renewed pair of files is loaded within 10 s "
-        "without dropping connections; if certificate and key do not match, the broker logs a warning"
-        " and keeps the old pair.",
+        description="PEM file with this broker's certificate and its intermediates. If set, `port` accepts only "
+        "TLS 1.2 or newer, from clients and brokers. The broker loads renewed files within 10 s "
+        "without dropping connections; if certificate and key do not match, the broker logs a "
+        "warning and keeps the old pair.",
     )
-    tls_key_file: str = Field("", description="PEM file with the private key of tls_cert_file, unencrypted.")
+    tls_key_file: str = Field("", description="PEM file with the unencrypted private key for tls_cert_file.")
     tls_ca_file: str = Field(
         "",
         description="PEM file with the CA that signs the https certificates of other brokers. Empty: the system's"
@@ -228,15 +231,18 @@ class TopicSettings(Group):
         "misspelled name creates a topic.",
     )
     max_topics: int = Field(
-        10_000, ge=1, le=1_000_000, description="Maximum number of topics in the cluster. Creating more gets 429."
+        10_000,
+        ge=1,
+        le=1_000_000,
+        description="Maximum number of topics in the cluster. Requests to create more get 429.",
     )
     max_segments: int = Field(
         100_000,
         ge=1,
         le=10_000_000,
-        description="Maximum number of segments in the cluster, including sealed segments that still exist. Above"
-        " it, new topics get 429 and segments no longer split. Every broker keeps all segment records"
-        " in memory.",
+        description="Maximum number of segments in the cluster, including sealed segments that still exist. "
+        "Above it, requests for new topics get 429, and segments no longer split. Every broker "
+        "keeps all segment records in memory.",
     )
 
 
@@ -263,8 +269,8 @@ class RequestSettings(Group):
         10,
         gt=0,
         le=3600,
-        description="Timeout for the first request of a connection, and for the request line and headers of each "
-        "request. Slower connections are closed.",
+        description="Timeout for the first request on a connection, and for the request line and headers of "
+        "each request. Slower connections are closed.",
     )
     max_connections: int = Field(
         0,
@@ -292,14 +298,16 @@ class RequestSettings(Group):
         60,
         gt=0,
         le=3600,
-        description="Close connections whose client stops reading for this long. Unread responses use memory.",
+        description="Close a connection if its client does not read for this long, because unread responses use "
+        "memory.",
     )
     publish_timeout_s: float = Field(
         15,
         gt=0,
         le=600,
-        description="Timeout from the end of a publish request's body until its messages are durable, and for "
-        "flushes and new topics to reach the store. After it the broker answers 503.",
+        description="Time within which published messages must become durable, counted from the end of the "
+        "request's body, and within which flushes and new topics must reach the store. After this "
+        "time the broker answers 503.",
     )
 
     @field_validator("trusted_proxies")
@@ -332,15 +340,15 @@ class PayloadSettings(Group):
         100_000,
         ge=1,
         le=1_000_000,
-        description="Maximum number of uploads of a topic that have begun for writes, and that no write has taken yet; "
-        "more get 429. max_open_uploads does not count them.",
+        description="Maximum number of uploads per topic that were started for writes and that no write has "
+        "used yet; more get 429. They do not count towards max_open_uploads.",
     )
     upload_expires_s: int = Field(
         86_400,
         ge=60,
         le=7 * 86_400,
-        description="Time within which an upload must be completed and published. Its record stays in "
-        "coordination for as long.",
+        description="Time within which an upload must be completed and published. The upload's record stays in "
+        "coordination for the same time.",
     )
     upload_url_s: int = Field(
         3600,
@@ -353,9 +361,9 @@ class PayloadSettings(Group):
         1024 * MIB,
         ge=5 * MIB,
         le=5 * 1024**3,
-        description="Uploads larger than this are sent to S3 in parts, which can be retried and sent in parallel."
-        " S3 verifies the digest of a single put itself; a multipart upload is read once by a broker "
-        "to verify it.",
+        description="Uploads larger than this are sent to S3 in parts, which can be retried and sent in "
+        "parallel. S3 verifies the digest of a single put itself; to verify a multipart upload, a "
+        "broker reads it once.",
     )
     upload_grace_s: int = Field(
         3600,
@@ -368,8 +376,9 @@ class PayloadSettings(Group):
         131_072,
         ge=1000,
         le=262_144,
-        description="Maximum number of rows, within 16 MiB, that an import publishes at a time. Smaller batches "
-        "need less memory and more time. A running import keeps the value it started with.",
+        description="Maximum number of rows in a batch of an import; a batch has at most 16 MiB, too. Smaller "
+        "batches need less memory and more time. A running import keeps the value with which it "
+        "started.",
     )
 
 
@@ -402,7 +411,7 @@ class MemorySettings(Group):
         MIB,
         ge=0,
         le=64 * MIB,
-        description="Tails smaller than this may wait up to 15 minutes, if the topic does not set `flush.max_age_s`.",
+        description="A tail smaller than this may wait for up to 15 minutes, unless its topic sets `flush.max_age_s`.",
     )
 
     @field_validator("memory_budget_bytes")
@@ -433,10 +442,10 @@ class JournalSettings(Group):
         None,
         ge=0,
         le=10_000,
-        description="Object journal: long-run limit on puts per second and broker, at least 0.5; up to 1,000 "
-        "saved puts may be used in a burst. A lower limit costs less and makes publishes wait longer."
-        " 0: no limit. Empty: 8 where the store charges for puts (S3 without an endpoint, or a "
-        "provider that charges), otherwise 0.",
+        description="Object journal: long-run limit on puts per second for each broker, at least 0.5. A broker "
+        "saves up to 1,000 unused puts for bursts. A lower limit costs less and makes publishes "
+        "wait longer. 0: no limit. Empty: 8 if the store charges for puts (S3 without an endpoint, "
+        "or a provider that charges), otherwise 0.",
     )
     journal_linger_s: float | None = Field(
         None,
@@ -484,7 +493,7 @@ class LifeSettings(Group):
         ge=1,
         le=60,
         description="A broker that does not renew its lease for this long is considered dead. A shorter lease "
-        "fails over faster and tolerates only shorter pauses.",
+        "makes failover faster, but tolerates only shorter pauses.",
     )
     checkpoint_s: float = Field(
         10, ge=1, le=600, description="Interval at which cursors are copied from the journal to coordination."
@@ -500,7 +509,8 @@ class LifeSettings(Group):
         100,
         ge=0,
         le=100_000,
-        description="Number of subscriptions in /metrics, per dispatching broker: those with the largest lag.",
+        description="Number of subscriptions that each broker reports in /metrics: of those that it dispatches, "
+        "the ones with the largest lag.",
     )
     shutdown_delay_s: float = Field(
         0,

@@ -14,18 +14,18 @@ from seaweedq.api.request import Traffic
 from seaweedq.broker.broker import Broker
 
 VERSION = version("seaweedq")
-READY = gauge("seaweedq_ready", "1 while /readyz says 200", watch="0")
+READY = gauge("seaweedq_ready", "1 while /readyz answers 200", watch="0")
 RESTORED = gauge(
     "seaweedq_restored",
     "1 for each sign that coordination was restored or lost, while this broker or a topic waits for a rebuild",
     "found",
     watch="any: [what to do](../operate/operations.md#coordination-was-lost)",
 )
-BUILD = gauge("seaweedq_build_info", "1, with the version of the program", "version")
+BUILD = gauge("seaweedq_build_info", "Always 1; the label has the version of the program", "version")
 RESPONSES = counter(
     "seaweedq_http_responses_total",
-    "Answered requests, by documented path and status. A forwarded request counts at the broker that received it, a"
-    " stream when it ends",
+    "Answered requests, by documented path and status. The broker that received a request from the "
+    "client counts it; a stream is counted when it ends",
     "method",
     "route",
     "status",
@@ -33,8 +33,9 @@ RESPONSES = counter(
 )
 REQUEST_DURATION = histogram(
     "seaweedq_request_duration_seconds",
-    "Time from a request's headers to the end of its answer, for publish, pull, ack, nack, extend and fetch. Outcome"
-    " refused is 4xx, failed 5xx. A pull is ok if messages were there, waited if some arrived, empty if none did",
+    "Time from a request's headers to the end of its response, for publish, pull, ack, nack, extend "
+    "and fetch. Outcome refused means 4xx, failed means 5xx. A pull is ok if messages were there, "
+    "waited if it waited until some arrived, and empty if none arrived",
     "operation",
     "outcome",
     watch="`failed`; the 99th percentile of `ok`",
@@ -42,13 +43,13 @@ REQUEST_DURATION = histogram(
 CONNECTIONS = gauge("seaweedq_connections", "Connections to this broker", watch="near `max_connections`")
 REFUSALS = counter(
     "seaweedq_refusals_total",
-    "Refused requests and connections of unknown callers, by reason",
+    "Refused requests and connections from unknown callers, by reason",
     "reason",
     watch="a rise: [the reasons](../operate/operations.md#strangers)",
 )
 THROTTLED = counter(
     "seaweedq_throttled_seconds_total",
-    "Total wait that rate-limited requests were told, in seconds",
+    "Total time that rate-limited requests were told to wait, in seconds",
     watch="a rise: raise the limit, or talk to the client",
 )
 AUDITED = counter(
@@ -60,7 +61,7 @@ AUDITED = counter(
 LOST = counter(
     "seaweedq_audit_lost_total",
     "Audit events missing from the topic seaweedq.audit",
-    watch="any: the log has them, and the reason",
+    watch="any: the log has the events and the reason",
 )
 CPU = counter(
     "process_cpu_seconds_total",

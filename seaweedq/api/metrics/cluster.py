@@ -28,40 +28,41 @@ OF_BEHIND = {  # by the member of Behind
     "size_bytes": _of_each("lag_bytes", "Approximate bytes of unacked messages, as far as this broker knows"),
     "seconds": _of_each(
         "lag_seconds",
-        "Minimum age of the oldest unacked message, as far as this broker knows",
+        "Lower bound of the oldest unacked message's age, as far as this broker knows",
         "a value that only rises",
     ),
     "in_flight": _of_each("in_flight", "Leased messages"),
-    "delayed": _of_each("delayed", "Messages that wait for redelivery after a nack or a backoff"),
+    "delayed": _of_each("delayed", "Messages waiting for redelivery after a nack or a backoff"),
     "dying": _of_each(
         "dying",
-        "Messages that were given up, until their dead letters are durable",
+        "Messages that will not be delivered again, and whose dead letters are not durable yet",
         "above 0 for minutes: [dead letters](../operate/operations.md#dead-letters)",
     ),
     "waiting": _of_each("waiting", "Messages ready for the next pull"),
     "skipped": _of_each(
         "skipped",
-        "Unacked messages deleted by retention while this broker has dispatched the subscription",
+        "Unacked messages that retention has deleted since this broker began to dispatch the subscription",
         "any",
     ),
     "consumers": _of_each(
-        "consumers", "Consumers that wait, pulled within the last second, or hold messages, on all brokers"
+        "consumers",
+        "Consumers on all brokers that are waiting for messages, have pulled within the last second, or hold messages",
     ),
     "idle_consumers": _of_each(
         "idle_consumers",
-        "Consumers that get nothing because an ordered subscription has fewer segments",
+        "Consumers that receive nothing because an ordered subscription has fewer segments than consumers",
         "any: use `keyed` or `shared`, or more segments",
     ),
     "waiting_pulls": _of_each("waiting_pulls", "Open long polls on all brokers"),
     "held_up_s": _of_each(
         "held_up_seconds",
-        "How long a segment's successors have waited for the same unacked message, which the log names",
+        "How long a segment's successors have been waiting for the same unacked message; the log names the message",
         "minutes: ack that message, or set `max_attempts` and a `dead_letter_topic`",
     ),
 }
 STALLED = gauge(
     "seaweedq_subscription_stalled",
-    "1 if messages wait and none is delivered, for this reason: window, max_in_flight or paused",
+    "1 if messages are waiting and none is delivered for this reason: window, max_in_flight or paused",
     "topic",
     "subscription",
     "reason",
@@ -94,26 +95,26 @@ def subscription_metrics(broker: Broker) -> Iterator[Metric]:
 
 RENEWALS = counter(
     "seaweedq_lease_renewals_missed_total",
-    "Unanswered renewals of this broker's lease",
-    watch="a rise: coordination is slow or away. After `lease_s` without a renewal a broker answers 503",
+    "Renewals of this broker's lease that got no answer",
+    watch="a rise: coordination is slow or unreachable. A broker without a renewal for `lease_s` answers 503",
 )
-LEVEL = gauge("seaweedq_cluster_level", "Level at which the cluster writes")
+LEVEL = gauge("seaweedq_cluster_level", "Format level that the cluster writes")
 POSSIBLE = gauge(
     "seaweedq_cluster_level_possible",
-    "Level to which the cluster could be upgraded now",
+    "Format level to which the cluster could be upgraded now",
     watch="above `seaweedq_cluster_level` for weeks: [upgrading](../operate/upgrading.md)",
 )
-BROKERS = gauge("seaweedq_brokers", "Living brokers", watch="fewer than you run")
+BROKERS = gauge("seaweedq_brokers", "Running brokers", watch="fewer than you run")
 LEADER = gauge(
-    "seaweedq_leader", "1 if this broker is the leader", watch="a sum over all brokers other than 1 for long"
+    "seaweedq_leader", "1 if this broker is the leader", watch="a sum over all brokers that is not 1 for long"
 )
 SEGMENTS = gauge(
     "seaweedq_segments_owned", "Segments owned by this broker", watch="a value far from the other brokers' for long"
 )
 UNSERVED = gauge(
     "seaweedq_segments_unserved",
-    "Open segments without a living owner, as far as this broker knows",
-    watch="above 0 for a minute: their publishes get 503",
+    "Open segments whose owner is not running, as far as this broker knows",
+    watch="above 0 for a minute: publishes to these segments get 503",
 )
 TOPICS = gauge("seaweedq_topics", "Topics", watch="more than you created: a publisher misspelt a name")
 UNREADABLE = gauge(
@@ -125,31 +126,31 @@ UNREADABLE = gauge(
 )
 UNRECOVERED = gauge(
     "seaweedq_journals_unrecovered",
-    "Journals of dead brokers that are not recovered yet",
-    watch="above 0 for minutes: the leader's log says why",
+    "Journals of dead brokers that have not been recovered yet",
+    watch="above 0 for minutes: the leader's log has the reason",
 )
 UNREACHABLE = gauge(
     "seaweedq_journals_unreachable",
     "Journals of dead brokers that this broker cannot reach; their segments wait",
-    watch="above 0 on all brokers: bring the dead broker's folder back",
+    watch="above 0 on all brokers: make the dead broker's folder available again",
 )
 NEEDING_NEWER = gauge(
     "seaweedq_journals_needing_newer",
-    "Journals of dead brokers that no living broker can read; their segments wait",
+    "Journals of dead brokers that no running broker can read; their segments wait",
     watch="above 0: start a broker of the version that wrote them",
 )
 SUSPICIONS = counter(
     "seaweedq_suspicions_total",
-    "Brokers that this one reported because they refused its connections",
+    "Brokers that this broker reported because they refused its connections",
     watch="more than [brokers that were killed](../internals/protocol.md#suspicion)",
 )
 REVOCATIONS = counter(
-    "seaweedq_revocations_total", "Leases of other brokers that this one ended on suspicion", watch="the same"
+    "seaweedq_revocations_total", "Leases of other brokers that this broker revoked on suspicion", watch="the same"
 )
 OWN_REVOCATIONS = counter(
     "seaweedq_own_revocations_total",
-    "Leases of this process that others ended while it was alive",
-    watch="any: the others cannot connect to it. Check `advertise_url`, firewalls and sidecars",
+    "Leases of this process that other brokers revoked while it was running",
+    watch="any: other brokers cannot connect to this one. Check `advertise_url`, firewalls and sidecars",
 )
 JOURNALS = (UNRECOVERED, UNREACHABLE, NEEDING_NEWER)
 CLUSTER = (BROKERS, LEADER, RENEWALS, LEVEL, POSSIBLE, TOPICS, SEGMENTS, UNSERVED, UNREADABLE)
@@ -192,25 +193,26 @@ def suspicion_metrics(broker: Broker) -> Iterator[Metric]:
 
 MESSAGES = gauge(
     "seaweedq_messages_per_second",
-    "Inbound messages per second of this broker's segments, averaged over windows of this many seconds",
+    "Inbound messages per second in this broker's segments, averaged over a window of as many "
+    "seconds as the label states",
     "window_s",
     watch="one broker far above the others for long",
 )
 BYTES = gauge("seaweedq_bytes_per_second", "Inbound bytes per second, averaged in the same way", "window_s")
 WITHHELD = counter(
     "seaweedq_reshapes_withheld_total",
-    "On the leader: splits and merges skipped because the cluster has max_segments",
+    "On the leader: splits and merges skipped because the cluster has reached max_segments",
     watch="any increase: delete topics, or raise `max_segments` on all brokers",
 )
 HOT = gauge(
     "seaweedq_hot_segments",
-    "On the leader: segments of the cluster with too much load, most of it from one key. 0 on other brokers",
+    "On the leader: overloaded segments of the cluster that get most of their load from one key. 0 on other brokers",
     watch="above 0 for long: [one hot key](../internals/scaling.md#one-hot-key)",
 )
 UNDER_WAY = gauge(
     "seaweedq_reshapes_under_way",
     "Splits, merges and rolls in progress on this broker",
-    watch="above 0 for minutes: the store or coordination does not work",
+    watch="above 0 for minutes: the store or coordination is failing",
 )
 DONE = counter(
     "seaweedq_reshapes_total",
@@ -233,8 +235,8 @@ HELD = gauge(
 )
 SNAPSHOT_AGE = gauge(
     "seaweedq_snapshot_age_seconds",
-    "On the leader: how long coordination has had changes that no snapshot has. 0 on other brokers",
-    watch="above 10 minutes: [a loss of coordination](../internals/lost-coordination.md) would cost more and more",
+    "On the leader: how long coordination has held changes that are in no snapshot. 0 on other brokers",
+    watch="above 10 minutes: [a loss of coordination](../internals/lost-coordination.md) would lose more and more",
 )
 SNAPSHOT_BYTES = gauge("seaweedq_snapshot_bytes", "Size of this broker's last snapshot of coordination")
 SNAPSHOTS = counter("seaweedq_snapshots_total", "Snapshots of coordination stored by this broker")
@@ -243,14 +245,14 @@ WORKS = counter(
     "Imports and writes finished by this broker, by kind (import, write) and state (done, failed)",
     "kind",
     "state",
-    watch="a rise of `failed`: the [import](http.md#imports) or [write](http.md#writes) says why",
+    watch="a rise of `failed`: the [import](http.md#imports) or [write](http.md#writes) has the reason",
 )
-WORK_ROWS = counter("seaweedq_file_work_rows_total", "Rows of imports and writes made durable by this broker", "kind")
+WORK_ROWS = counter("seaweedq_file_work_rows_total", "Rows of imports and writes that this broker made durable", "kind")
 WORKING = gauge(
     "seaweedq_file_works_under_way",
     "Imports and writes running or queued on this broker",
     "kind",
-    watch="above 2 for long: they wait for one another",
+    watch="above 2 for long: they queue behind one another",
 )
 LOAD = (MESSAGES, BYTES, HOT)
 FILE_WORK = (WORKS, WORK_ROWS, WORKING)

@@ -20,12 +20,12 @@ COMMIT_DURATION = histogram(
     "seaweedq_commit_duration_seconds",
     "Time until a group commit is durable, or has failed",
     "outcome",
-    watch="any `failed`; a 99th percentile of `ok` over some fsyncs, or puts of the store",
+    watch="any `failed`; a 99th percentile of `ok` that is longer than a few fsyncs, or a few puts to the store",
 )
 FLUSHES = counter(
     "seaweedq_flushes_total",
     "Parquet files written",
-    watch="no increase while `seaweedq_tail_bytes` grows: the store does not work",
+    watch="no increase while `seaweedq_tail_bytes` grows: writes to the store fail",
 )
 FLUSH_DURATION = histogram(
     "seaweedq_flush_duration_seconds",
@@ -38,27 +38,27 @@ UNRELEASED = gauge(
     "Bytes of journal commits that are still needed",
     watch="above `journal_max_unreleased_bytes` for long",
 )
-PUTS = counter("seaweedq_journal_puts_total", "Puts of the object journal, including retries; 0 for other journals")
+PUTS = counter("seaweedq_journal_puts_total", "Puts by the object journal, including retries; 0 for a file journal")
 USD = gauge(
     "seaweedq_journal_usd_per_month",
     "Monthly cost of these puts at the current rate, if put_usd_per_1000 is set",
     watch="more than you want to pay: [the costs](../operate/costs.md)",
 )
-TAILS = gauge("seaweedq_tails", "Segments with messages that are in no Parquet file yet")
+TAILS = gauge("seaweedq_tails", "Segments with messages that are not in a Parquet file yet")
 TAIL_BYTES = gauge(
     "seaweedq_tail_bytes",
-    "Bytes of messages that are in no Parquet file yet",
+    "Bytes of messages that are not in a Parquet file yet",
     watch="above half of the budget for long",
 )
 TAIL_AGE = gauge(
     "seaweedq_tail_oldest_seconds",
-    "Age of the oldest message that is in no Parquet file yet",
-    watch="above `flush_max_age_s` plus 15 minutes: the store does not work",
+    "Age of the oldest message that is not in a Parquet file yet",
+    watch="above `flush_max_age_s` plus 15 minutes: writes to the store fail",
 )
 LOG = (MESSAGES, BYTES, COMMITS, COMMIT_DURATION, UNRELEASED, PUTS, USD)
 FILES = (TAILS, TAIL_BYTES, TAIL_AGE, FLUSHES, FLUSH_DURATION)
 
-REQUEST_BYTES = gauge("seaweedq_request_bytes", "Bytes held by requests and their answers")
+REQUEST_BYTES = gauge("seaweedq_request_bytes", "Bytes held by requests and their responses")
 INCOMPLETE = gauge(
     "seaweedq_incomplete_body_bytes",
     "Bytes held by request bodies that are still arriving",
@@ -66,19 +66,19 @@ INCOMPLETE = gauge(
 )
 UNREAD = gauge(
     "seaweedq_unread_answer_bytes",
-    "Bytes held by answers that clients have not read yet",
+    "Bytes held by responses that clients have not read yet",
     watch="at a quarter of the budget for long",
 )
 RECOVERY = gauge(
     "seaweedq_recovery_bytes",
-    "Bytes held by recoveries of dead brokers' journals",
+    "Bytes held while the journals of dead brokers are recovered",
     watch="above 0 for minutes: a recovery waits for the store",
 )
-CACHE = gauge("seaweedq_cache_bytes", "Bytes of cached row groups, which are dropped first")
+CACHE = gauge("seaweedq_cache_bytes", "Bytes of cached row groups; the cache is dropped first if memory runs short")
 BUDGET = gauge("seaweedq_memory_budget_bytes", "Memory budget, from the setting memory_budget_bytes")
 POOL = gauge(
     "seaweedq_pool_waiting",
-    "Calls that wait for a thread, by pool",
+    "Calls waiting for a thread, by pool",
     "pool",
     watch="above 0 for long: the store or coordination hangs, or there are too few cores",
 )
@@ -86,27 +86,27 @@ MEMORY = (REQUEST_BYTES, INCOMPLETE, UNREAD, RECOVERY, CACHE, BUDGET, POOL)
 
 REQUESTS = counter(
     "seaweedq_store_requests_total",
-    "Store requests, by operation. S3 bills create, list and receive as PUT; read, size, age, open and range as GET;"
-    " delete is free",
+    "Requests to the store, by operation. S3 bills create, list and receive as PUT, and read, size, "
+    "age, open and range as GET; delete is free",
     "operation",
     watch="[the costs](../operate/costs.md)",
 )
 SENT = counter(
     "seaweedq_store_sent_bytes_total",
-    "Bytes sent to the store, by operation, without the payloads that clients upload themselves",
+    "Bytes sent to the store, by operation, not counting payloads that clients upload themselves",
     "operation",
 )
 RECEIVED = counter(
     "seaweedq_store_received_bytes_total",
-    "Bytes received from the store, by operation, without files opened in a local folder",
+    "Bytes received from the store, by operation, not counting files opened in a local folder",
     "operation",
 )
 REQUEST_DURATION = histogram(
     "seaweedq_store_request_duration_seconds",
-    "Duration of store requests, by operation. create is a put, open reads the first part of a file",
+    "Duration of requests to the store, by operation. create puts an object; open reads the first part of a file",
     "operation",
     "outcome",
-    watch="any `failed`; the 99th percentile of `create`, for which publishes wait if the journal is in the store",
+    watch="any `failed`; the 99th percentile of `create`: publishes wait for it if the journal is in the store",
 )
 STORE = (REQUESTS, SENT, RECEIVED, REQUEST_DURATION)
 
