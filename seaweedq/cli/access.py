@@ -82,7 +82,7 @@ def put(
         bool | None,
         typer.Option(
             "--disabled/--enabled",
-            help="Disable all tokens of the principal, until --enabled.",
+            help="Disable all of the principal's tokens until --enabled.",
             show_default=False,
         ),
     ] = None,
@@ -91,7 +91,7 @@ def put(
 ) -> None:
     """Create or change a principal. New grants replace the old ones; omitted options keep their values.
 
-    The limits of `*` are those of all principals without their own.
+    The limits of the principal `*` apply to every principal that has no limits of its own.
     """
     grants, limits = [grant_of(one) for one in grant or []], dict(limit_of(one) for one in limit or [])
     found = run(url, _changed(name, grants, limits, disabled))
@@ -168,7 +168,7 @@ def create(
     principal: Annotated[
         str | None,
         typer.Argument(
-            help="Principal of the token; by default the token derives from the caller's own.",
+            help="Principal for the token; by default the token is derived from the caller's token.",
             show_default=False,
         ),
     ] = None,
@@ -194,7 +194,8 @@ def create(
 
 @tokens.command("list", epilog="Example: seaweedq token list")
 def list_tokens(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """List tokens by ID: all with the access permission, otherwise the caller's own and those derived from it."""
+    """List tokens by ID: all tokens if the caller has the access permission, otherwise the caller's own and those
+    derived from it."""
     from seaweedq.client.core.calls import pages
 
     found = run(url, pages("/v1/tokens", "tokens"))

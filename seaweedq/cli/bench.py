@@ -229,14 +229,14 @@ def bench(
     ] = 1,
     size: Annotated[int, sized("Size of each value.", 1, 1_000_000)] = 100,
     messages: Annotated[
-        int | None, typer.Option(min=1, help="End after this number of messages, over all producers.")
+        int | None, typer.Option(min=1, help="Stop after this number of messages, summed over all producers.")
     ] = None,
     seconds: Annotated[float, duration("Stop publishing after this time.", 0.1)] = 10,
-    rate: Annotated[float, typer.Option(min=0, help="Messages/s of each producer; 0 means as fast as possible.")] = 0,
+    rate: Annotated[float, typer.Option(min=0, help="Messages/s per producer; 0 means as fast as possible.")] = 0,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Measure publishing, and delivery to consumers, on a topic that is deleted afterwards; and what limits it."""
+    """Measure publishing and delivery on a temporary topic, and show what limits them."""
     load = Load(producers, consumers, size, messages, seconds, rate)
     end_on_signals()
     with ExitStack() as stack:

@@ -24,7 +24,7 @@ _CHANGES = {
 }
 app = typer.Typer(
     invoke_without_command=True,
-    help="Show brokers, level, and what lost brokers left; raise the level; rebuild coordination.",
+    help="Show the brokers, the level, and what lost brokers left behind; raise the level; rebuild coordination.",
 )
 
 _COLUMNS = columns("broker, version, levels, state, segments, url", numbers="segments")
@@ -66,9 +66,9 @@ def level(
         ),
     ] = None,
     output: Output = TABLE,
-    url: Annotated[str | None, typer.Option("--url", help="As that of `seaweedq cluster`.")] = None,
+    url: Annotated[str | None, typer.Option("--url", help="Same as for `seaweedq cluster`.")] = None,
 ) -> None:
-    """Upgrade the cluster format. Irreversible: older brokers can no longer join."""
+    """Raise the cluster's format level. This is irreversible: older brokers can no longer join."""
     from seaweedq.client.core.calls import call
 
     assert context.parent is not None
@@ -94,12 +94,14 @@ def rebuild(
         ),
     ] = None,
     without_tokens: Annotated[
-        bool, typer.Option("--without-tokens", help="Drop principals and tokens, because the backup may be old.")
+        bool,
+        typer.Option("--without-tokens", help="Drop all principals and tokens, for example if the backup may be old."),
     ] = False,
     output: Output = TABLE,
-    url: Annotated[str | None, typer.Option("--url", help="As that of `seaweedq cluster`.")] = None,
+    url: Annotated[str | None, typer.Option("--url", help="Same as for `seaweedq cluster`.")] = None,
 ) -> None:
-    """Rebuild coordination from the store after it was lost or restored. Ask a broker that is waiting for it."""
+    """Rebuild coordination from the store after coordination was lost or restored. Send the request to a broker that is
+    waiting for the rebuild."""
     from seaweedq.client.core.calls import call
 
     assert context.parent is not None

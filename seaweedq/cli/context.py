@@ -14,7 +14,7 @@ from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, s
 from seaweedq.client.core.attempts import parse_urls
 from seaweedq.errors import ClientError
 
-app = typer.Typer(no_args_is_help=True, help="Name brokers, and choose which ones commands use.")
+app = typer.Typer(no_args_is_help=True, help="Save brokers under names, and choose which ones commands use.")
 _HEAD = columns("current, name, url, token file, CA")
 
 
@@ -77,20 +77,23 @@ def add(
     name: Annotated[str, typer.Argument(help="Name of the context.", show_default=False, callback=_new_name)],
     url: Annotated[str, typer.Option("--url", help="URL of any broker, or several, comma-separated.", callback=_urls)],
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the token; only its path is kept.", callback=_token_file)
+        Path | None, typer.Option(help="File with the token; only its path is stored.", callback=_token_file)
     ] = None,
     ca_file: Annotated[
-        Path | None, typer.Option(help="CA of the brokers' certificates, PEM.", callback=_ca_file)
+        Path | None, typer.Option(help="PEM file with the CA of the brokers' certificates.", callback=_ca_file)
     ] = None,
-    use: Annotated[bool, typer.Option("--use", help="Use it from now on; the first one is used anyway.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a context of this name.")] = False,
+    use: Annotated[
+        bool, typer.Option("--use", help="Make this the current context; the first context always becomes current.")
+    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing context of this name.")] = False,
     output: Output = TABLE,
 ) -> None:
-    """Name brokers by their URL, and the files of a token and a CA.
+    """Save brokers under a name: their URL, and optionally the paths of a token file and a CA file.
 
-    Commands use the current context where neither --url nor SEAWEEDQ_URL names brokers. A token of the environment
-    comes before the context's. `Client()` ignores contexts. They are kept in ~/.config/seaweedq/contexts.json, or below
-    XDG_CONFIG_HOME: paths of tokens, and no token. `seaweedq doctor` checks whether the brokers answer.
+    Commands use the current context if neither --url nor SEAWEEDQ_URL names brokers. A token from the environment
+    overrides the context's token file. `Client()` ignores contexts. Contexts are stored in
+    ~/.config/seaweedq/contexts.json, or below XDG_CONFIG_HOME, with the paths of token files but without the tokens.
+    `seaweedq doctor` checks whether the brokers answer.
     """
     current, contexts = read_contexts()
     if name in contexts and not replace:
@@ -107,7 +110,7 @@ def add(
 
 @app.command(epilog="Example: seaweedq context use prod")
 def use(name: Known, output: Output = TABLE) -> None:
-    """Use a context for all commands that are given no brokers by --url or SEAWEEDQ_URL."""
+    """Make a context current: commands use it if neither --url nor SEAWEEDQ_URL names brokers."""
     _, contexts = read_contexts()
     write_contexts(known(name, contexts), contexts)
     say_done(output, f"commands use context {name} ({contexts[name]['url']})", name=name, current=True)
@@ -135,11 +138,13 @@ def list_contexts(output: Output = TABLE) -> None:
 def show(
     name: Annotated[
         str | None,
-        typer.Argument(help="Name; by default the current one.", show_default=False, autocompletion=_names),
+        typer.Argument(
+            help="Name of the context; by default the current one.", show_default=False, autocompletion=_names
+        ),
     ] = None,
     output: Output = TABLE,
 ) -> None:
-    """Show a context, and where it is kept."""
+    """Show a context, and where it is stored."""
     current, contexts = read_contexts()
     if name is None and current is None:
         raise ClientError("no context is chosen; seaweedq context use NAME chooses one")
@@ -155,7 +160,7 @@ def show(
 
 @app.command(epilog="Example: seaweedq context remove prod")
 def remove(name: Known, output: Output = TABLE) -> None:
-    """Remove a context. Its token's file stays."""
+    """Remove a context. Its token file is not deleted."""
     current, contexts = read_contexts()
     left = {one: context for one, context in contexts.items() if one != known(name, contexts)}
     write_contexts(None if current == name else current, left)

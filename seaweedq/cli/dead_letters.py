@@ -23,7 +23,7 @@ SUBSCRIPTION, PAGE = "redrive", 500
 PREFIX = "dead-letter-"
 _LISTED = columns("id, reason, attempts, topic, subscription, message, time, detail", numbers="attempts")
 _SHOWN = ("reason", "attempts", "topic", "subscription", "id", "time", "detail")
-Letters = Annotated[str, typer.Argument(help="Name of the topic for dead letters.", show_default=False)]
+Letters = Annotated[str, typer.Argument(help="Name of the dead-letter topic.", show_default=False)]
 Most = Annotated[int | None, typer.Option("--max", min=1, help="Stop after this number of letters.")]
 
 
@@ -34,7 +34,7 @@ def list_letters(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """List the dead letters in a topic: ID, reason and origin. Acks nothing."""
+    """List the dead letters in a topic: ID, reason and origin. Does not ack them."""
     with connect(url) as client:
         letters = islice((one for one in read_letters(client, topic) if f"{PREFIX}topic" in one.headers), max)
         if output == JSON:
@@ -56,11 +56,13 @@ def redrive(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Republish dead letters to the topics named in their headers, without those headers, and ack them here.
+    """Republish dead letters to the topics named in their headers, without those headers, and ack them in the
+    dead-letter topic.
 
-    Ends after a second without letters; it waits for those that a run which was killed has leased. It can be
-    interrupted, and called again: what was published within a day, and not acked, is not published twice. What a seek
-    of its subscription brings again is published again. Run it once at a time.
+    Ends after a second without letters, but waits for letters that are still leased by a run that was killed. You can
+    interrupt the command and run it again: letters that it republished within the last day but did not ack are not
+    published twice. After a seek of its subscription, the letters are published again. Do not run it twice at the same
+    time.
     """
     from seaweedq.cli.redriving import Redriver, RedriveRun
 

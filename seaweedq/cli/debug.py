@@ -26,7 +26,7 @@ from seaweedq.cli.shared.contexts import credentials_of
 from seaweedq.cli.shared.output import JSON, TABLE, Output, say_done
 from seaweedq.errors import ClientError, SeaweedqError
 
-app = typer.Typer(no_args_is_help=True, help="Gather what somebody needs who is to help you.")
+app = typer.Typer(no_args_is_help=True, help="Collect diagnostics to share when you ask for help.")
 LOG_BYTES = 4 * 1024 * 1024  # of the end of each log
 MOST_TOPICS = 200
 _OF_MESSAGES = ("hot_key", "hot_keys", "key")
@@ -51,22 +51,22 @@ def bundle(
         Path | None, typer.Option(dir_okay=False, help="The file to write; by default seaweedq-debug-TIME.tar.gz.")
     ] = None,
     log: Annotated[
-        list[Path] | None, typer.Option(help="A broker's log, of which the end is added; repeat it.")
+        list[Path] | None, typer.Option(help="File with a broker's log; its end is added. Repeatable.")
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", envvar="SEAWEEDQ_CONFIG", help="The TOML file with the broker's settings."),
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="The broker's data folder; by default the one that the settings name.")
+        Path | None, typer.Option(help="The broker's data folder; by default the one in the settings.")
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Write versions, settings, findings, metrics, brokers, topics and logs into one .tar.gz, without secrets.
+    """Write versions, settings, findings, metrics, brokers, topics and logs to a .tar.gz file, without secrets.
 
-    Brokers keep no logs: name files, such as one that journalctl or docker logs has written. Messages, tokens, keys and
-    passwords are never in it. It is written also where no broker answers.
+    Brokers keep no log files, so pass their output with --log, for example from journalctl or docker logs. The bundle
+    never contains messages, tokens, keys or passwords. It is written even if no broker answers.
     """
     regular_files(log or [], "--log")
     now = datetime.now(UTC)

@@ -178,27 +178,30 @@ seaweedq demo --flights --rows 20000 --no-spark"""
 
 def demo(
     exit: Annotated[bool, typer.Option("--exit", help="Stop the broker when the demo ends.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Print lines, as without a terminal.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Print plain lines, as if there were no terminal.")] = False,
     port: Annotated[
         int | None, typer.Option(min=1, max=65_535, help="Port of the broker; by default a free one.")
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(file_okay=False, help="The broker's folder, kept; by default a temporary one.")
+        Path | None,
+        typer.Option(file_okay=False, help="Data folder for the broker, kept afterwards; by default a temporary one."),
     ] = None,
     flights: Annotated[
-        bool, typer.Option("--flights", help="Publish 336,776 real flights instead, and read them with Spark, too.")
+        bool, typer.Option("--flights", help="Publish 336,776 real flights instead, and also read them with Spark.")
     ] = False,
     rows: Annotated[int | None, typer.Option(min=10, help="With --flights: number of flights to use.")] = None,
     picture: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="With --flights: file of the picture; by default seaweedq-demo.png."),
+        typer.Option(dir_okay=False, help="With --flights: file for the picture; by default seaweedq-demo.png."),
     ] = None,
-    no_spark: Annotated[bool, typer.Option("--no-spark", help="With --flights: read with DuckDB alone.")] = False,
+    no_spark: Annotated[
+        bool, typer.Option("--no-spark", help="With --flights: read with DuckDB only, without Spark.")
+    ] = False,
 ) -> None:
-    """See it work in ten seconds: publish, split, kill -9, recover, and count with SQL.
+    """See seaweedq work in ten seconds: publish, split, kill -9, recover, and count with SQL.
 
-    Needs the extras `server` and `sql`; --flights needs `demo`, and Java 17 for Spark. At a terminal the broker then
-    runs until Ctrl-C. Exit code 1 if a count disagrees.
+    Needs the extras `server` and `sql`; --flights needs the extra `demo`, and Java 17 for Spark. On a terminal, the
+    broker keeps running after the demo until Ctrl-C. The exit code is 1 if a count disagrees.
     """
     given = [name for name, value in (("--rows", rows), ("--picture", picture), ("--no-spark", no_spark)) if value]
     if given and not flights:

@@ -292,7 +292,7 @@ def doctor(
         typer.Option("--config", envvar="SEAWEEDQ_CONFIG", help="The TOML file with the broker's settings."),
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="The broker's data folder; by default the one that the settings name.")
+        Path | None, typer.Option(help="The broker's data folder; by default the one in the settings.")
     ] = None,
     output: Output = TABLE,
     url: Annotated[
@@ -300,15 +300,16 @@ def doctor(
         typer.Option(
             "--url",
             envvar="SEAWEEDQ_URL",
-            help="Brokers to look at, separated by commas; by default those of the current context.",
+            help="Brokers to check, comma-separated; by default those of the current context.",
             callback=lambda url: url or current_url("") or None,
         ),
     ] = None,
 ) -> None:
-    """Check what a broker needs on this machine (open files, disk, store, clock, coordination), and running brokers.
+    """Check whether this machine can run a broker (open files, disk, store, clock, coordination), and check running
+    brokers.
 
-    The settings are those that `seaweedq serve` would take from the environment and the file. The exit code is 1 if
-    something fails.
+    Uses the settings that `seaweedq serve` would read from the environment and the file. The exit code is 1 if a check
+    fails.
     """
     is_failed = False
     for finding in findings(config, data_dir, url):

@@ -33,19 +33,21 @@ def import_file(
     ] = None,
     envelope: Annotated[
         bool,
-        typer.Option("--envelope", help="Each NDJSON line is a whole message with key, value, headers, timestamp."),
+        typer.Option(
+            "--envelope", help="Read each NDJSON line as a whole message with key, value, headers and timestamp."
+        ),
     ] = False,
     upload: Annotated[
         str | None,
-        typer.Option(help="Instead of FILE, with --format: resume an import, or show its result."),
+        typer.Option(help="ID of an upload. Instead of FILE, with --format: resume its import, or show the result."),
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Publish each row of FILE as a message. If any row is invalid, nothing is published.
 
-    The file is uploaded to the store, and a broker reads its rows there. The import continues when this command is
-    interrupted.
+    The command uploads the file to the store, and a broker reads the rows there. The import continues even if you
+    interrupt the command.
     """
     if (file is None) == (upload is None):
         raise typer.BadParameter("give either FILE or --upload", param_hint="FILE")

@@ -39,33 +39,35 @@ class _Command(NamedTuple):
 PANELS = {
     "Start here": {
         "serve": _Command("server.serve", "serve", "Run a broker.", cut_off=1),
-        "demo": _Command("demo", "demo", "See it work in ten seconds: publish, split, kill, recover, SQL.", cut_off=1),
-        "help": _Command("main", "manual", "Show a page about the queue, or a command's help.", "MANUAL"),
+        "demo": _Command(
+            "demo", "demo", "See seaweedq work in ten seconds: publish, split, kill, recover, query.", cut_off=1
+        ),
+        "help": _Command("main", "manual", "Show a page of the manual, or a command's help.", "MANUAL"),
     },
     "Brokers": {
         "cluster": _Command("cluster", "app", "Show the brokers; show and raise the cluster's level."),
-        "doctor": _Command("doctor", "doctor", "Check what a broker needs, and running brokers.", cut_off=1),
-        "debug": _Command("debug", "app", "Gather what somebody needs who is to help you."),
+        "doctor": _Command("doctor", "doctor", "Check this machine and running brokers.", cut_off=1),
+        "debug": _Command("debug", "app", "Collect diagnostics to share when you ask for help."),
         "bench": _Command("bench", "bench", "Measure publishing, and delivery to consumers."),
     },
     "Topics": {
         "topic": _Command("topic.topic", "app", "Create, change, show and delete topics; change their segments."),
         "top": _Command("top", "top", "Show the busiest topics and segments, live."),
         "subscription": _Command("subscription", "app", "Create, show, watch, seek, pause and delete subscriptions."),
-        "dead-letters": _Command("dead_letters", "app", "List dead letters, and publish them again."),
+        "dead-letters": _Command("dead_letters", "app", "List dead letters, or republish them."),
     },
     "Messages": {
         "publish": _Command("publish", "publish", "Publish records from a file or stdin, or whole files.", cut_off=1),
         "pull": _Command("pull", "pull", "Print a subscription's messages, and ack them."),
         "sql": _Command("sql", "sql", "Run SQL over topics, complete to the last message."),
-        "import": _Command("import_file", "import_file", "Publish each row of a file, all of them or none."),
+        "import": _Command("import_file", "import_file", "Publish every row of a file, or none."),
         "verify": _Command("verify", "verify", "Audit a topic's files.", cut_off=1),
-        "spark": _Command("spark", "app", "Run a job over a topic with Spark.", cut_off=1),
+        "spark": _Command("spark", "app", "Run a Spark job over a topic.", cut_off=1),
     },
     "Access": {
         "principal": _Command("access", "principals", "Create, show, list and remove principals."),
         "token": _Command("access", "tokens", "Issue, list and revoke tokens."),
-        "context": _Command("context", "app", "Name brokers, and choose which ones commands use."),
+        "context": _Command("context", "app", "Save brokers under names, and choose which ones to use."),
         "whoami": _Command("access", "whoami", "Show the caller's identity and permissions.", "WHOAMI"),
     },
 }
@@ -136,8 +138,8 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """A message queue whose storage is a directory of Parquet files. Start with `seaweedq serve`, see it work in ten
-    seconds with `seaweedq demo`, or read `seaweedq help`."""
+    """A message queue whose storage is a directory of Parquet files. Start a broker with `seaweedq serve`, see a demo
+    in ten seconds with `seaweedq demo`, or read `seaweedq help`."""
 
 
 MANUAL = "Examples: seaweedq help · seaweedq help topics · seaweedq help publish"
@@ -145,9 +147,9 @@ WIDE = 88
 
 
 def manual(
-    page: Annotated[list[str] | None, typer.Argument(help="A page, or a command; none: the list of pages.")] = None,
+    page: Annotated[list[str] | None, typer.Argument(help="A page or a command; by default, list the pages.")] = None,
 ) -> None:
-    """Show a page about the queue, such as `seaweedq help topics`, or the help of a command."""
+    """Show a page of the manual, such as `seaweedq help topics`, or the help of a command."""
     texts = manual_pages()
     if not page:
         say("Pages, shown by `seaweedq help PAGE`:\n")

@@ -237,14 +237,16 @@ seaweedq publish events --count 1000 --rate 50 '{"n": {{n}}, "id": "{{uuid}}"}' 
 seaweedq publish films --file one.mp4 --file two.mp4 --key mine"""
 
 Source = Annotated[
-    str | None, typer.Argument(help="The file; or one message as JSON, such as '{\"a\": 1}'; left out or -: stdin.")
+    str | None,
+    typer.Argument(help="The file, or one message as JSON, such as '{\"a\": 1}'. Omit it, or use -, for stdin."),
 ]
 InputFormatName = Annotated[str | None, typer.Option(help="ndjson, csv or parquet; by default from the file's suffix.")]
 KeyField = Annotated[
     str | None, typer.Option(help="Field of the record to use as the key, if the topic has no key_field of its own.")
 ]
 Envelope = Annotated[
-    bool, typer.Option("--envelope", help="Each NDJSON line is a whole message with key, value, headers, timestamp.")
+    bool,
+    typer.Option("--envelope", help="Read each NDJSON line as a whole message with key, value, headers and timestamp."),
 ]
 SkipInvalid = Annotated[bool, typer.Option("--skip-invalid", help="Report invalid records and publish the others.")]
 BatchSize = Annotated[
@@ -254,13 +256,13 @@ WholeFiles = Annotated[
     list[Path] | None,
     typer.Option("--file", exists=True, dir_okay=False, help="Publish a file of any size as one message. Repeatable."),
 ]
-FileKey = Annotated[str | None, typer.Option(help="The key of the messages of --file.")]
+FileKey = Annotated[str | None, typer.Option(help="Key for the messages of --file.")]
 Count = Annotated[
     int | None,
-    typer.Option(min=1, help="Publish FILE, a message, this often; {{n}}, {{uuid}} and {{time}} in it are filled in."),
+    typer.Option(min=1, help="Publish the message FILE this many times, with {{n}}, {{uuid}} and {{time}} filled in."),
 ]
 Rate = Annotated[
-    float | None, typer.Option(min=0.001, help="Messages per second at most; by default as fast as possible.")
+    float | None, typer.Option(min=0.001, help="Maximum number of messages per second; by default as fast as possible.")
 ]
 ContentType = Annotated[str | None, typer.Option(help="Media type of each --file; by default from its suffix.")]
 
@@ -299,16 +301,18 @@ def publish(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Publish the records of FILE, each exactly once: NDJSON (one value per line), CSV or Parquet; or one message.
+    """Publish the records in FILE, each exactly once: NDJSON (one value per line), CSV or Parquet. Or publish one
+    message.
 
-    The first record that is no valid message ends it, and is named by its line; those before it stay published.
-    A CSV's types are those of its first MiB. If brokers go away, it tries again for two minutes.
+    The command stops at the first record that is not a valid message, and names its line; the records before it stay
+    published. The types in a CSV file are inferred from its first MiB. If no broker answers, the command retries for
+    two minutes.
 
-    With --count, FILE is a message that is published many times: {{n}} is its number, from 1, {{uuid}} a random UUID,
-    {{time}} the time in UTC. Text that is not JSON is published as a string.
+    With --count, FILE is a message to publish many times. In it, {{n}} becomes the message's number, starting at 1;
+    {{uuid}} becomes a random UUID; {{time}} becomes the time in UTC. Text that is not JSON is published as a string.
 
-    With --file instead, publish each file as a whole: its bytes go to the store, and the message refers to them. Prints
-    a line `ID PATH` for each.
+    With --file, publish each file as a whole: its bytes go to the store, and the message refers to them. The command
+    prints a line `ID PATH` for each file.
     """
     if files:
         of_records: dict[str, Any] = {

@@ -84,8 +84,8 @@ def pull(
 ) -> None:
     """Print a subscription's messages, one JSON object per line, and ack them. Ends after a second without messages.
 
-    A payload's file appears once its SHA-256 was checked. A damaged or missing payload ends the command, and its
-    message is not acked. If brokers go away, it tries again for half a minute.
+    With --payloads, a file appears only after its SHA-256 was verified. If a payload is damaged or missing, the command
+    fails and does not ack the message. If no broker answers, the command retries for half a minute.
     """
     if nack and no_ack:
         raise typer.BadParameter("give one of --nack and --no-ack", param_hint="--nack")

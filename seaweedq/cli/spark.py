@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Run a job over a topic with Spark: in a session of its own on this machine, at --master, or by spark-submit.",
+    help="Run a Spark job over a topic: in its own session on this machine, on the cluster at --master, "
+    "or with spark-submit.",
 )
 AUDIT = """Examples: seaweedq spark audit flights · seaweedq spark audit flights --master spark://host:7077 ·
 seaweedq spark audit flights --store s3://bucket/prefix --conf spark.executor.memory=4g"""
@@ -44,29 +45,28 @@ seaweedq spark compact orders --to /srv/customers --key customer --order-by _tim
 LOOKS_S = 0.2
 Master = Annotated[
     str | None,
-    typer.Option(help="Spark's master, such as spark://host:7077. By default spark-submit's, or else local[*]."),
+    typer.Option(help="Spark master, such as spark://host:7077; by default that of spark-submit, otherwise local[*]."),
 ]
-Conf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
-]
+Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting. Repeatable.")]
 StorageOptions = Annotated[
     str | None,
-    typer.Option(metavar="JSON", help="Options of fsspec, by which files are read; by default those of boto."),
+    typer.Option(metavar="JSON", help="fsspec options for reading the files; by default those of boto."),
 ]
 
 To = Annotated[
     str,
     typer.Option(
-        metavar="DIR", help="Folder of the generations: a path that all of Spark sees, or s3a://BUCKET/FOLDER."
+        metavar="DIR",
+        help="Folder for the generations: a path that the driver and all executors see, or s3a://BUCKET/FOLDER.",
     ),
 ]
 PartitionBy = Annotated[
-    str, typer.Option(metavar="COLUMNS", help="Columns, separated by commas, whose values are subfolders.")
+    str, typer.Option(metavar="COLUMNS", help="Comma-separated columns whose values become subfolders.")
 ]
-Sort = Annotated[
-    str, typer.Option(metavar="COLUMNS", help="Columns, separated by commas, by which each file is sorted.")
+Sort = Annotated[str, typer.Option(metavar="COLUMNS", help="Comma-separated columns by which to sort each file.")]
+Keep = Annotated[
+    float, duration("How long to keep superseded files, and files that a killed job left behind.", least=0)
 ]
-Keep = Annotated[float, duration("How long what is superseded, or was left behind by a killed job, stays.", least=0)]
 
 
 @contextmanager
@@ -161,11 +161,12 @@ def audit(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Audit a topic's files as `seaweedq verify` does, in parallel: gaps, doubles, order, checksums, hash ranges, seals
-    and successors.
+    """Audit a topic's files like `seaweedq verify`, but in parallel: gaps, duplicates, order, checksums, hash ranges,
+    seals and successors.
 
-    Compares the files with the map of the broker at --url; does not ask it for rows, and looks at no payloads. Exit
-    code 0: sound. 1: there are findings, or the audit failed. 2: usage, or Spark cannot run here.
+    Compares the files with the segments that the broker at --url lists. Does not ask the broker for rows, and does not
+    check payloads. Exit code 0: sound. 1: there are findings, or the audit failed. 2: wrong usage, or Spark cannot run
+    here.
     """
     storage = storage_of(storage_options)
     source = context.get_parameter_source("url")
@@ -213,28 +214,29 @@ def _facts(topic: str, done: "AuditedTopic") -> dict[str, Any]:
 @app.command(epilog=REPLAY)
 def replay(
     topic: Topic,
-    into: Annotated[str, typer.Option(metavar="TOPIC", help="Topic that gets the rows; it must exist.")],
+    into: Annotated[str, typer.Option(metavar="TOPIC", help="Topic to publish the rows to; it must exist.")],
     checkpoint: Annotated[
-        str, typer.Option(metavar="DIR", help="Folder, or URL of one, that remembers how far the replay is.")
+        str, typer.Option(metavar="DIR", help="Folder, or its URL, in which the replay keeps its progress.")
     ],
     where: Annotated[
-        str, typer.Option(metavar="SQL", help="Condition of Spark's SQL on the columns of the topic's files.")
+        str, typer.Option(metavar="SQL", help="Spark SQL condition on the columns of the topic's files.")
     ] = "true",
     skip_references: Annotated[
-        bool, typer.Option("--skip-references", help="Leave out payloads by reference, and count them.")
+        bool, typer.Option("--skip-references", help="Leave out rows whose payload is a reference, and count them.")
     ] = False,
-    batch_rows: Annotated[int, typer.Option(min=1, help="Rows that are read for one batch, at most.")] = 1_000_000,
+    batch_rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows to read for a batch.")] = 1_000_000,
     storage_options: StorageOptions = None,
     master: Master = None,
     conf: Conf = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Publish the rows of a topic that meet a condition to another topic, each once.
+    """Publish a topic's rows, or those that meet a condition, to another topic, each exactly once.
 
-    Ends at the ends that the topic had at the start. Started again with the same checkpoint it continues, also after a
-    crash, and publishes nothing twice. Keys, timestamps, headers and expiry stay; messages that have expired are left
-    out. Exit code 0: done. 1: failure. 2: usage, or Spark cannot run here.
+    Stops at the offsets at which the topic's segments ended when the replay began. To continue a replay, even after a
+    crash, run it again with the same checkpoint: no row is published twice. Messages keep their keys, timestamps,
+    headers and expiry; expired messages are left out. Exit code 0: done. 1: failure. 2: wrong usage, or Spark cannot
+    run here.
     """
     storage = storage_of(storage_options)
     if into == topic:
@@ -273,7 +275,7 @@ def export(
     sort: Sort = "",
     keep: Keep = 3600,
     skip_lost: Annotated[
-        bool, typer.Option("--skip-lost", help="Go on behind rows that retention took before they were exported.")
+        bool, typer.Option("--skip-lost", help="Skip rows that retention deleted before they were exported.")
     ] = False,
     storage_options: StorageOptions = None,
     master: Master = None,
@@ -281,10 +283,11 @@ def export(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Export a topic to Parquet files: each run adds what is new since the last one, each message once.
+    """Export a topic to Parquet files. Each run adds the messages that are new since the last run, each exactly once.
 
-    Read it with `seaweedq.spark.read_generation`. Exit code 0: added, or nothing was new. 1: it failed, another job was
-    faster, or retention took rows unread; the folder is as before. 2: usage, or Spark cannot run here.
+    Read the files with `seaweedq.spark.read_generation`. Exit code 0: rows were added, or nothing was new. 1: the
+    export failed, another job was faster, or retention deleted rows before they were exported; the folder is unchanged.
+    2: wrong usage, or Spark cannot run here.
     """
     with running("export", master, conf, url) as spark, _usable():
         from seaweedq.spark.jobs.export import export as exported
@@ -299,10 +302,10 @@ def compact(
     topic: Topic,
     to: To,
     key: Annotated[
-        str, typer.Option(metavar="COLUMNS", help="Columns of the key. One other than _key needs --order-by.")
+        str, typer.Option(metavar="COLUMNS", help="Key columns. Columns other than _key need --order-by.")
     ] = "_key",
     order_by: Annotated[
-        str, typer.Option(metavar="COLUMNS", help="Columns by which a key's rows are ordered, before their offsets.")
+        str, typer.Option(metavar="COLUMNS", help="Columns that order the rows of a key; offsets break ties.")
     ] = "",
     deleted_where: Annotated[
         str | None, typer.Option(metavar="SQL", help="Leave out keys whose newest row meets this condition.")
@@ -316,10 +319,11 @@ def compact(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Write the newest message of each key to Parquet files, as a whole new generation.
+    """Write the newest message of each key to Parquet files, as a complete new generation.
 
     A key is left out if its newest message is a tombstone (null), has expired, or meets --deleted-where; messages
-    without a key are counted. Read it with `seaweedq.spark.read_generation`. Exit codes are those of `export`.
+    without a key are only counted. Read the files with `seaweedq.spark.read_generation`. The exit codes are the same as
+    for `export`.
     """
     with running("compact", master, conf, url) as spark, _usable():
         from seaweedq.spark.jobs.compact import Rules

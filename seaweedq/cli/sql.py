@@ -223,17 +223,18 @@ def sql(
         str, typer.Option(help="Memory limit for DuckDB, such as 1GB; by default most of the machine's.")
     ] = "",
     s3_endpoint: Annotated[
-        str, typer.Option(help="URL of the S3-compatible store, if it differs from the brokers' own.")
+        str, typer.Option(help="URL of the S3-compatible store, if it differs from the one that brokers use.")
     ] = "",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Run SQL over topics: each is a view, complete to the last acknowledged message.
+    """Run SQL over topics. Each topic is a view, complete up to the last acknowledged message.
 
-    Put names with dots or dashes in double quotes. `topics.NAME` is the topic where DuckDB has a table of that name. Of
-    topics that differ by case alone, a statement has the one that it names exactly.
+    Put names with dots or dashes in double quotes. If DuckDB has its own table of that name, write `topics.NAME`. If
+    topic names differ only in case, a statement reads the topic whose name it spells exactly.
 
-    DuckDB reads the Parquet files of the store itself, so they must be reachable from here: on S3 with your own AWS
-    credentials, and the extra `s3`. What is in no file yet comes from the brokers. In JSON, NaN and infinity are null.
+    DuckDB reads the store's Parquet files itself, so this machine must be able to reach them. S3 requires your own AWS
+    credentials and the extra `s3`. Messages that are not in a file yet come from the brokers. JSON output has null for
+    NaN and infinity.
     """
     kind = _format(output, output_file, watch)
     text = _of_stdin() if statement == "-" else statement

@@ -192,7 +192,8 @@ def seek(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Move a subscription to another position. All leases end; messages after it are delivered again, acked or not."""
+    """Move a subscription to another position. All leases end, and messages after the new position are delivered again,
+    acked or not."""
     if (to is None) == (not offset):
         raise typer.BadParameter("give one of --to and --offset", param_hint="--to")
     where = place(to, "--to") if to is not None else {"offsets": _offsets(offset or [])}
@@ -209,7 +210,7 @@ def seek(
 
 @app.command(epilog="Example: seaweedq subscription pause flights billing")
 def pause(topic: Topic, name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Stop delivering until resumed; acks of leased messages are still accepted."""
+    """Pause delivery until the subscription is resumed. Acks of leased messages are still accepted."""
     with connect(url) as client:
         client.update_subscription(topic, name, paused=True)
     say_done(output, f"subscription {name} of topic {topic} is paused", topic=topic, name=name, paused=True)
@@ -234,9 +235,9 @@ def watch(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show a subscription's lag, live: how far it is behind, how fast it acks, and when it will have caught up.
+    """Show a subscription's lag, live: how far it is behind, how fast its consumers ack, and when it will catch up.
 
-    Runs until Ctrl-C. Without a terminal it prints a line each time.
+    Runs until Ctrl-C. Without a terminal, prints a line for each refresh.
     """
     from rich.live import Live
     from rich.text import Text

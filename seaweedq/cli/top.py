@@ -170,7 +170,7 @@ def top(
 ) -> None:
     """Show the busiest topics and segments with their rates over 10 s and their owners, until Ctrl-C.
 
-    Refreshes 100 topics at a time: the busiest 50, and the others in turns.
+    Each refresh covers at most 100 topics: the busiest 50, and others in turn.
     """
     from seaweedq.cli.shared.process import Interrupts
 

@@ -35,10 +35,11 @@ def verify(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Audit a topic: its chains, checksums, offsets and metadata, and its rows against the broker's answers.
+    """Audit a topic: check chains, checksums, offsets and metadata, and compare the rows with the broker's answers.
 
-    A payload that a message names and that is missing or has another size is damage. One that no message names is noted
-    as orphaned: a crash between an upload and its message leaves it.
+    If a message refers to a payload that is missing or has another size, the command reports damage. If no message
+    refers to a payload, the command only notes it as orphaned: a crash between an upload and its message leaves it
+    behind.
 
     Exit code 0: sound. 1: damage was found. 2: the audit could not be completed.
     """

@@ -77,11 +77,11 @@ def serve(
     ] = None,
     **given: Any,
 ) -> None:
-    """Run a broker on a folder, until SIGTERM or Ctrl-C. Every option is also a SEAWEEDQ_* variable and a key of the
-    TOML file.
+    """Run a broker on a data folder until SIGTERM or Ctrl-C. You can also set every option as a SEAWEEDQ_* variable, or
+    as a key in the TOML file.
 
-    The first line on stdout has its URL, also with --port 0. The log goes to stderr. At a terminal the last line shows
-    the load, but not with --brokers, which runs several brokers on the folder.
+    The first line on stdout has the broker's URL, even with --port 0. The log goes to stderr. On a terminal, the last
+    line shows the load, unless --brokers runs several brokers on the folder.
 
     A DURATION is a number of seconds, or has units: 500ms, 90s, 1h30m, 7d, 2w. A SIZE is a number of bytes, or has a
     unit: 10GB (10^9), 512MiB (2^20).

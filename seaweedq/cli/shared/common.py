@@ -43,7 +43,7 @@ Url = Annotated[
     typer.Option(
         "--url",
         envvar="SEAWEEDQ_URL",
-        help="URL of any broker, or several, comma-separated; a context's comes before the default.",
+        help="URL of any broker, or of several, comma-separated; the current context overrides the default.",
         callback=chosen_url,
     ),
 ]

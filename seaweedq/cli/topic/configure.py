@@ -23,20 +23,23 @@ SET = """Examples: seaweedq topic set flights --retention-max-age-s 7d --keep-un
 seaweedq topic set flights --retention-max-bytes 1GB --dry-run ·
 seaweedq topic set flights --default retention-max-age-s"""
 
-FlushMaxBytes = Annotated[int | None, size("A tail that reaches this size becomes a Parquet file.")]
-FlushMaxAge = Annotated[float | None, duration("A tail that reaches this age becomes a Parquet file.")]
-RetentionMaxAge = Annotated[float | None, duration("Age at which messages are deleted.")]
-RetentionMaxBytes = Annotated[int | None, size("Stored size above which the oldest messages are deleted.")]
+FlushMaxBytes = Annotated[int | None, size("Write a tail to a Parquet file when it reaches this size.")]
+FlushMaxAge = Annotated[float | None, duration("Write a tail to a Parquet file when it reaches this age.")]
+RetentionMaxAge = Annotated[float | None, duration("Delete messages when they reach this age.")]
+RetentionMaxBytes = Annotated[int | None, size("Delete the oldest messages when the stored size exceeds this.")]
 MaxPayloadBytes = Annotated[
-    int | None, size("Largest payload of an upload, if it must be less than the broker's setting.")
+    int | None, size("Maximum size of an uploaded payload, if lower than the broker's setting.")
 ]
 Ndjson = Annotated[
-    str | None, typer.Option(help="What a line of NDJSON over HTTP is: envelope (the default), or bare: the value.")
+    str | None,
+    typer.Option(
+        help="Meaning of a line of NDJSON over HTTP: envelope (the default), a whole message; or bare, only the value."
+    ),
 ]
 TargetMessages = Annotated[int | None, typer.Option(help="Split segments that stay above this rate.")]
-TargetBytes = Annotated[int | None, size("The same target in bytes each second.")]
-MinSegments = Annotated[int | None, typer.Option(help="Merges leave at least this number of segments.")]
-MaxSegments = Annotated[int | None, typer.Option(help="Splits leave at most this number of segments.")]
+TargetBytes = Annotated[int | None, size("Split segments that stay above this rate in bytes per second.")]
+MinSegments = Annotated[int | None, typer.Option(help="Never merge below this number of segments.")]
+MaxSegments = Annotated[int | None, typer.Option(help="Never split above this number of segments.")]
 CoolDown = Annotated[float | None, duration("How long idle segments wait before they are merged.")]
 Scaling = Annotated[
     bool | None, typer.Option("--scaling/--no-scaling", help="Whether segments split and merge automatically.")
@@ -125,15 +128,16 @@ def change(
     cool_down_s: CoolDown = None,
     scaling: Scaling = None,
     default: Annotated[
-        list[str] | None, typer.Option(help="Name of an option to take back to its default; may be repeated.")
+        list[str] | None, typer.Option(help="Name of an option to reset to its default. Repeatable.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing; show what the retention would delete.")
+        bool, typer.Option("--dry-run", help="Change nothing; show what the new retention would delete.")
     ] = False,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Change settings; omitted options keep their values. Takes effect on all brokers immediately."""
+    """Change a topic's settings. Omitted options keep their values; the change takes effect on all brokers
+    immediately."""
     config = _placed(context.params)
     _restore(config, default or ())
     if not config:
@@ -161,9 +165,9 @@ def edit(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Change settings in $VISUAL or $EDITOR (vi), as JSON: show the difference, ask, and apply it.
+    """Edit a topic's settings as JSON in $VISUAL or $EDITOR (default: vi); show the difference, ask, and apply it.
 
-    Remove a member to restore its default. If the change fails, the text is kept.
+    Remove a member to restore its default. If the change fails, your text is kept.
     """
     import msgspec
 
@@ -269,7 +273,7 @@ ROLL = "Example: seaweedq topic roll flights 5"
 MOVE = "Example: seaweedq topic move flights 6 --to broker"
 WAIT_S = 600.0  # on top of it: what publish_timeout_s can be
 
-Segment = Annotated[int, typer.Argument(min=0, help="Id of the segment.", show_default=False)]
+Segment = Annotated[int, typer.Argument(min=0, help="ID of the segment.", show_default=False)]
 
 
 def split(
@@ -282,7 +286,8 @@ def split(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Split a segment into several, each with part of its key range. Says when idle parts would be merged again."""
+    """Split a segment into several, each with part of its key range. Also print when idle parts would be merged
+    again."""
     if parts and at:
         raise typer.BadParameter("--at excludes --parts", param_hint="--at")
     _replace(url, output, topic, segment, "split", {"at": at} if at else {"parts": parts or 2})

@@ -229,14 +229,15 @@ def history(
     plot: Annotated[
         Path | None,
         typer.Option(
-            dir_okay=False, help="Draw key ranges over time into this file (.png, .svg, .pdf); needs the extra `demo`."
+            dir_okay=False,
+            help="Draw the key ranges over time to this file (.png, .svg, .pdf); needs the extra `demo`.",
         ),
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show all segments that a topic has had: their ranges, times, predecessors, successors and mean rates;
-    and the rates and hot keys of the last hour, as far as the leader has recorded them."""
+    """Show all segments that a topic has ever had, with their ranges, times, predecessors, successors and mean rates.
+    Also show the rates and hot keys of the last hour, as far as the leader has recorded them."""
     if plot:
         _check(plot)
     room = terminal_width()

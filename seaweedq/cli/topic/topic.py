@@ -203,7 +203,8 @@ app.command(epilog=configure.EDIT)(configure.edit)
 def list_topics(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     """List all topics with messages, sizes, rates over 10 s, segments and the largest subscription lag.
 
-    A table has the first 100 topics. `-o wide` and `-o json` have all, and name the subscription.
+    A table shows the first 100 topics. `-o wide` and `-o json` show all topics, and name the subscription with the
+    largest lag.
     """
     with connect(url) as client:
         names, unreadable = [topic["name"] for topic in client.topics()], client.unreadable_topics()

@@ -32,10 +32,10 @@ def watch(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show a topic's key space as a bar of segments with rates and owners, the last minutes above it, and how segments
-    split, merge and move.
+    """Show a topic's segments, live: the key space as a bar with rates and owners, the last minutes above the bar, and
+    each split, merge and move.
 
-    Runs until Ctrl-C. Without a terminal it prints one picture, then a line for each change.
+    Runs until Ctrl-C. Without a terminal, prints one picture, then a line for each change.
     """
     from seaweedq.cli.shared.process import Interrupts
     from seaweedq.cli.topic.watch_picture import WatchHistory
