@@ -128,6 +128,14 @@ def test_the_others_are_read_where_losses_do_not_fail(
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
+def test_rows_come_in_the_order_of_the_plan(brokers: Brokers, files: Any, read: Any, fails: str) -> None:
+    """The end of a file, with which a batch of a stream begins, came behind the whole files that follow it."""
+    some = (FilePart(files[0].file, 20, 27), files[1], FilePart(files[0].file, 3, 5))
+    wanted = [*((0, n) for n in range(20, 27)), *((1, n) for n in range(27)), (0, 3), (0, 4), (1, 25)]
+    assert read(TaskShare(some, (Rows(1, 25, 26),)), failOnDataLoss=fails) == wanted
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
 def test_a_file_that_retention_did_not_take_is_an_error(
     brokers: Brokers, files: Any, read: Any, tmp_path: Path, fails: str
 ) -> None:

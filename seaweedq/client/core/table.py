@@ -14,6 +14,7 @@ the read was planned: it does not matter whether a row is in a file, or when it 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, get_args
 
@@ -217,18 +218,20 @@ class TableRead:
     alone: bool = True
 
     def file_batches(self, gone: Callable[[FilePart], bool] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of files; on S3 with the credentials and the endpoint of boto's variables and files, unless
-        `storage` has others. Blocks. Raises FileMissing if a file is not there, unless `gone` says that retention has
-        removed it.
+        """Yields the rows of files, in the order of `files`; on S3 with the credentials and the endpoint of boto's
+        variables and files, unless `storage` has others. Blocks. Raises FileMissing if a file is not there, unless
+        `gone` says that retention has removed it.
 
-        All files are one scan, which reads ahead, and each part of a file is one by itself. If files may be gone, each
-        file is a scan of its own, so that the others are read all the same."""
+        Whole files that follow each other are one scan, which reads ahead, and each part of a file is one by itself. If
+        files may be gone, each file is a scan of its own, so that the others are read all the same."""
         if not self.files:
             return
         store, root = opened(self.folder, self.storage)
-        whole = [part for part in self.files if part.is_whole]
-        together = [[part] for part in whole] if gone else [whole]
-        for parts in [*together, *([part] for part in self.files if not part.is_whole)]:
+        scans: list[list[FilePart]] = []
+        for whole, run in groupby(self.files, lambda part: part.is_whole):
+            parts = [*run]
+            scans += [parts] if whole and not gone else [[part] for part in parts]
+        for parts in scans:
             try:
                 yield from self._scan(parts, store, root)
             except FileNotFoundError as error:
@@ -252,7 +255,7 @@ class TableRead:
             for part in parts
         ]
         rows = None
-        if parts and not parts[0].is_whole:
+        if not parts[0].is_whole:
             rows = (ds.field("_offset") >= parts[0].start) & (ds.field("_offset") < parts[0].end)
         names = self.columns.names
         if self.as_of and EXPIRES not in names:

@@ -1,6 +1,6 @@
 """A stream of Spark whose query, and whose brokers, are killed again and again, while the topic is written, flushed,
-split and merged. In the end its sink, files or another topic, has what was acknowledged, each message once, and files
-have each key in its order."""
+split and merged. In the end its sink, files or another topic, has what was acknowledged, each message once, each key
+in its order."""
 
 import json
 import os
@@ -55,12 +55,11 @@ class Query:
             self._process.wait()
 
     def batches(self) -> list[list[tuple[int, int, str, str]]]:
-        """The rows of each batch, by its number; those of a topic as one, by their values, since tasks of a batch may
-        share the rows of a key."""
+        """The rows of each batch, by its number; those of a topic as one."""
         if self._into:
             with Client(self._urls) as client:
-                table = client.read_table(self._into, columns=["_key", "value"], live=True)
-            return [[(0, int(row["value"]), row["_key"], row["value"]) for row in table.to_pylist()]]
+                table = client.read_table(self._into, columns=["segment", "_offset", "_key", "value"], live=True)
+            return [[(row["segment"], row["_offset"], row["_key"], row["value"]) for row in table.to_pylist()]]
         files = sorted(self._folder.glob("batches/*.json"), key=lambda file: int(file.stem))
         return [json.loads(file.read_text()) for file in files]
 
