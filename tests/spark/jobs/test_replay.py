@@ -36,12 +36,24 @@ def numbers(client: Client, topic: str) -> list[int]:
     return sorted(json.loads(value)["n"] for value in client.read_table(topic, live=True)["value"].to_pylist())
 
 
+def check_order(client: Client, topic: str) -> None:
+    """The messages of each key have risen."""
+    table = client.read_table(topic, live=True).sort_by([("segment", "ascending"), ("_offset", "ascending")])
+    values = [json.loads(value)["n"] for value in table["value"].to_pylist()]
+    for key in range(7):
+        assert (of_key := [n for n in values if n % 7 == key]) == sorted(of_key)
+
+
+@pytest.mark.long
 def test_rows_come_once_however_often_it_is_started(
     client: Client, broker: BrokerProcess, command: Command, tmp_path: Path
 ) -> None:
-    client.publish("flights", messages(*range(60)))
-    client.flush("flights")
-    client.publish("flights", messages(*range(60, 100)))
+    """The second batch has the end of a file, a whole file, and rows of no file yet."""
+    client.create_topic("flights", initial_segments=1)
+    for start, end in ((0, 60), (60, 75)):
+        client.publish("flights", messages(*range(start, end)))
+        client.flush("flights")
+    client.publish("flights", messages(*range(75, 100)))
     client.create_topic("later", initial_segments=2)
     place = tmp_path / "of" / "later"
     asked = ["replay", "flights", "--into", "later", "--where", ABOVE, "--checkpoint", str(place), "--url", broker.url]
@@ -52,6 +64,7 @@ def test_rows_come_once_however_often_it_is_started(
     assert done.pop("batches") >= 3
     assert done == counts
     rows = client.read_table("later", columns=COLUMNS, live=True).sort_by("_timestamp")
+    check_order(client, "later")
     source = client.read_table("flights", columns=COLUMNS, live=True).sort_by("_timestamp")
     assert sorted(rows.to_pylist(), key=str) == sorted(source.slice(50).to_pylist(), key=str)
 
