@@ -141,7 +141,9 @@ def list_principals(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
         for one in found:
             say_json(one)
     else:
-        say_table(output, _PRINCIPALS, map(_row, found), "no principal yet; seaweedq principal put NAME makes one")
+        say_table(
+            output, _PRINCIPALS, map(_row, found), "no principals yet; to create one: seaweedq principal put NAME"
+        )
 
 
 @principals.command(epilog="Example: seaweedq principal remove importer")

@@ -264,7 +264,7 @@ def bench(
 
 def _say_used(result: Result, load: Load, output: str) -> None:
     if not result.used:
-        complain(f"what limits it is not known: {result.unknown}")
+        complain(f"cannot tell what limits it: {result.unknown}")
         return
     say()
     say_table(output, _USED, ((one.limit, f"{one.share:.0%}", one.measured) for one in result.used))

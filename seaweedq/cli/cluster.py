@@ -129,7 +129,7 @@ def rebuild_lines(answer: dict[str, Any]) -> list[str]:
     lines += [f"journal of {broker}: is replayed" for broker in answer["journals"]]
     lines += [f"journal of {broker}: CANNOT BE READ: {why}" for broker, why in answer["hindering"].items()]
     lines += [f"backup {name}: damaged, not used" for name in answer["damaged"]]
-    lines += [f"backup {name}: of another secret, gives no rights" for name in answer["unverified"]]
+    lines += [f"backup {name}: of another secret, grants no permissions" for name in answer["unverified"]]
     for one in answer["topics"]:
         parts = [f"{one[name]:,} {text}" for name, text in _CHANGES.items() if one[name]]
         lines.append(f"topic {one['topic']}: {', '.join([*parts, *one['damage']])}")
@@ -146,7 +146,7 @@ def level_lines(facts: dict[str, Any]) -> list[str]:
     level, possible, newest, too_old = (facts[name] for name in ("level", "level_possible", "level_newest", "too_old"))
     lines = [f"level {level}"]
     if facts["level_written"] < level:
-        lines = [f"level {level}, to which it rises; level {facts['level_written']} is written still"]
+        lines = [f"level {level} is coming; the cluster still writes level {facts['level_written']}"]
     if possible > level:
         lines.append(f"level {possible} is possible: seaweedq cluster level {possible}")
     if newest > possible:

@@ -57,7 +57,7 @@ def _ca_file(path: Path | None) -> Path | None:
     try:
         ssl.create_default_context(cafile=_readable(path))
     except ssl.SSLError:
-        raise typer.BadParameter(f"{str(path)!r} has no certificate in PEM") from None
+        raise typer.BadParameter(f"{str(path)!r} contains no PEM certificate") from None
     return path
 
 
@@ -97,7 +97,7 @@ def add(
     """
     current, contexts = read_contexts()
     if name in contexts and not replace:
-        raise ClientError(f"context {name} is there already; --replace replaces it")
+        raise ClientError(f"context {name} already exists; use --replace to replace it")
     context = {"url": url}
     context |= {"token_file": str(token_file.absolute())} if token_file else {}
     context |= {"ca_file": str(ca_file.absolute())} if ca_file else {}
@@ -129,7 +129,7 @@ def list_contexts(output: Output = TABLE) -> None:
         ("*" if name == current else "", name, one["url"], one.get("token_file", ""), one.get("ca_file", ""))
         for name, one in sorted(contexts.items())
     )
-    say_table(output, _HEAD, rows, "no context yet; seaweedq context add NAME --url URL makes one")
+    say_table(output, _HEAD, rows, "no contexts yet; to add one: seaweedq context add NAME --url URL")
     if contexts:
         _remark_variable()
 
@@ -147,7 +147,7 @@ def show(
     """Show a context, and where it is stored."""
     current, contexts = read_contexts()
     if name is None and current is None:
-        raise ClientError("no context is chosen; seaweedq context use NAME chooses one")
+        raise ClientError("no context is current; to choose one: seaweedq context use NAME")
     facts = _facts(known(name or current or "", contexts), current, contexts)
     if output == JSON:
         say_json(facts)
@@ -164,7 +164,7 @@ def remove(name: Known, output: Output = TABLE) -> None:
     current, contexts = read_contexts()
     left = {one: context for one, context in contexts.items() if one != known(name, contexts)}
     write_contexts(None if current == name else current, left)
-    none = "; none is chosen now" if current == name else ""
+    none = "; no context is current now" if current == name else ""
     say_done(output, f"removed context {name}{none}", name=name, removed=True)
 
 
@@ -174,4 +174,4 @@ def _facts(name: str, current: str | None, contexts: Contexts) -> dict[str, obje
 
 def _remark_variable() -> None:
     if os.environ.get("SEAWEEDQ_URL"):
-        remark("SEAWEEDQ_URL is set, and comes before any context")
+        remark("SEAWEEDQ_URL is set and overrides every context")

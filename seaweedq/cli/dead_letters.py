@@ -71,10 +71,10 @@ def redrive(
         redriving = stack.enter_context(closing(Redriver(client, url, topic, subscription)))
         run = RedriveRun(client, redriving, max, _progress(stack, max), SystemIds().nonce())
         run.run()
-    told = f"published {counted(run.done, 'dead letter')} again"
-    told += f"; {run.again:,} were there from an earlier run" if run.again else ""
-    told += f"; {len(run.left):,} stay" if run.left else ""
-    told += f"; {run.held:,} are leased by others, or delayed: run it again" if run.held else ""
+    told = f"republished {counted(run.done, 'dead letter')}"
+    told += f"; {run.again:,} had been published by an earlier run" if run.again else ""
+    told += f"; {len(run.left):,} remain" if run.left else ""
+    told += f"; {run.held:,} are leased by others or delayed: run the command again" if run.held else ""
     facts = {"published": run.done, "published_before": run.again, "not_letters": len(run.left), "leased": run.held}
     say_done(output, told, topic=topic, **facts)
 

@@ -31,17 +31,17 @@ LOG_BYTES = 4 * 1024 * 1024  # of the end of each log
 MOST_TOPICS = 200
 _OF_MESSAGES = ("hot_key", "hot_keys", "key")
 _SECRET_FILES = ("etcd_password_file", "cluster_secret_file", "admin_token_file", "etcd_key_file", "tls_key_file")
-ABOUT = """This is what `seaweedq debug bundle` gathered for somebody who is to help.
+ABOUT = """This is what `seaweedq debug bundle` collected, for someone who helps you.
 
 versions.txt         seaweedq, Python, the machine, packages; names of SEAWEEDQ_ variables that are set
-settings.json        settings that a broker would take on this machine; secrets are ***
+settings.json        settings that a broker would use on this machine; secrets are ***
 doctor.txt           what `seaweedq doctor` finds
-cluster.json         the brokers, as GET /v1/cluster has them
+cluster.json         the brokers, as GET /v1/cluster returns them
 topics.json          records and segments of {most} topics at most, without keys
 brokers/*.metrics    metrics of each broker
 logs/*               the last {log_mib} MiB of each file that --log named
 
-It has no message. Tokens, keys, passwords and the user part of URLs were taken out. Look through it before you send it.
+The bundle has no messages. Tokens, keys, passwords and users in URLs were removed. Look through it before sending it.
 """
 
 
@@ -76,7 +76,7 @@ def bundle(
     failed: list[str] = []
     names: list[str] = []
     if written.exists():
-        raise ClientError(f"{path_text(written)} is there already; name another --file")
+        raise ClientError(f"{path_text(written)} already exists; choose another --file")
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as archive:
         for part, gather in _parts(config, data_dir, url, log or []):
@@ -96,7 +96,7 @@ def _gathered(gather: Callable[[], str], part: str, failed: list[str]) -> str:
     try:
         return gather()
     except (SeaweedqError, OSError, ImportError, ValueError) as error:
-        told = f"{part} was not gathered: {one_line(error)}"
+        told = f"{part} was not collected: {one_line(error)}"
         failed.append(told)
         return told + "\n"
 

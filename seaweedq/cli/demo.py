@@ -115,7 +115,7 @@ class Demo:
         found, distinct = self._query()
         if not found == distinct == published:
             raise ClientError(
-                f"{published:,} orders were acknowledged, SQL has {found:,}, {distinct:,} of them distinct"
+                f"{published:,} orders were acknowledged, but SQL finds {found:,}, of which {distinct:,} are distinct"
             )
         self._story.done("SQL", f"[bold]{published:,} published = {found:,} in SQL[/], none twice")
         url = self._broker.url
@@ -138,7 +138,7 @@ class Demo:
             self._story.done("SIGKILL", f"[red]{killed}[/]", "[red]✗[/]")
             self._story.now("recovery", "the broker starts again, and replays its journal")
             ready_s = self._broker.start()
-            self._story.done("recovery", f"ready again in {ready_s:.1f} s; the producer goes on by itself")
+            self._story.done("recovery", f"ready again in {ready_s:.1f} s; the producer continues by itself")
             self._send(producer)
             producer.flush()
         most = max(self._rates, default=0)

@@ -88,9 +88,9 @@ def judge_fsync(took_s: float) -> Finding:
 def judge_clock(where: str, ahead_s: float) -> Finding:
     """Judges the clock here beside another one: how far this one is ahead."""
     if abs(ahead_s) <= CLOCK_S:
-        return Finding(Verdict.OK, "clock", f"as that of {where}, to {CLOCK_S:g} s")
+        return Finding(Verdict.OK, "clock", f"agrees with that of {where} within {CLOCK_S:g} s")
     told = f"{abs(ahead_s):,.0f} s {'ahead of' if ahead_s > 0 else 'behind'} that of {where}"
-    return Finding(Verdict.WARN, "clock", f"{told}; timestamps and what expires go by it")
+    return Finding(Verdict.WARN, "clock", f"{told}; timestamps and expiry depend on it")
 
 
 def seconds_ahead(now_s: float, date: str) -> float | None:
@@ -114,10 +114,10 @@ def judge_cluster(facts: dict[str, Any]) -> list[Finding]:
     found = [Finding(Verdict.OK, "cluster", f"{counted(len(brokers), 'broker')}, level {facts['level']}")]
     if not facts["leader"]:
         found.append(
-            Finding(Verdict.FAIL, "leader", "no broker leads: segments that lose their owner stay without one")
+            Finding(Verdict.FAIL, "leader", "there is no leader: segments that lose their owner get no new one")
         )
     if len(versions) > 1:
-        found.append(Finding(Verdict.NOTE, "versions", f"brokers are of several: {', '.join(versions)}"))
+        found.append(Finding(Verdict.NOTE, "versions", f"brokers run several versions: {', '.join(versions)}"))
     if facts["level_possible"] > facts["level"]:
         told = f"level {facts['level_possible']} is possible: seaweedq cluster level {facts['level_possible']}"
         found.append(Finding(Verdict.NOTE, "level", told))
@@ -192,7 +192,7 @@ async def _store(settings: "Settings", clock: "Clock", ids: "Ids", pools: "Pools
     from seaweedq.storage.probe import probe
 
     if _is_new(settings):
-        yield Finding(Verdict.OK, "store", f"{settings.store_path}, which the first broker makes")
+        yield Finding(Verdict.OK, "store", f"{settings.store_path}, which the first broker creates")
         return
     opened = open_store(settings, ids, pools)
     store = InstrumentedStore(opened, clock)
@@ -200,7 +200,9 @@ async def _store(settings: "Settings", clock: "Clock", ids: "Ids", pools: "Pools
         began_s = clock.monotonic_s()
         await probe(store.payloads, ids)
         took_s = clock.monotonic_s() - began_s
-        yield Finding(Verdict.OK, "store", f"{settings.store_path} does all that is asked of it, in {took_s:.1f} s")
+        yield Finding(
+            Verdict.OK, "store", f"{settings.store_path} can do everything that brokers need, in {took_s:.1f} s"
+        )
         name = f"_probe/{ids.nonce()}"
         await store.create(name, b"clock")
         try:
@@ -216,7 +218,7 @@ async def _coordination(settings: "Settings", clock: "Clock", pools: "Pools") ->
     from seaweedq.cli.server.backends import open_coordination
 
     if settings.coordination == "embedded" and not (settings.data_dir / "coordination.db").exists():
-        yield Finding(Verdict.OK, "coordination", "embedded, in a file that the first broker makes")
+        yield Finding(Verdict.OK, "coordination", "embedded, in a file that the first broker creates")
         return
     coordination = open_coordination(settings, clock, pools)
     try:
@@ -237,10 +239,10 @@ def findings_of_brokers(url: str, named: bool) -> Iterator[Finding]:
         if named:
             yield failed("brokers", error)
         else:
-            yield Finding(Verdict.NOTE, "brokers", f"none answers at {url}; name one with --url")
+            yield Finding(Verdict.NOTE, "brokers", f"no broker answers at {url}; give one with --url")
         return
     except Forbidden as error:
-        yield Finding(Verdict.NOTE, "brokers", f"the cluster was not looked at: {error}")
+        yield Finding(Verdict.NOTE, "brokers", f"the cluster was not checked: {error}")
         return
     except SeaweedqError as error:
         yield failed("brokers", error)
@@ -260,7 +262,7 @@ def _check_broker(one: dict[str, Any], credentials: "Credentials") -> Iterator[F
     try:
         answer = httpx.get(f"{one['url']}/readyz", timeout=READY_S, verify=credentials.verify(one["url"]))
     except httpx.HTTPError as error:
-        yield failed(one["id"], f"{one['url']} does not answer from here: {error}")
+        yield failed(one["id"], f"{one['url']} does not answer from this machine: {error}")
         return
     if answer.status_code == 200:
         yield Finding(Verdict.OK, one["id"], f"ready at {one['url']}, version {one['version'] or 'unknown'}")
@@ -279,7 +281,7 @@ def _check_address(address: str, credentials: "Credentials") -> Iterator[Finding
     try:
         httpx.get(f"{address}/healthz", timeout=READY_S, verify=credentials.verify(address))
     except httpx.HTTPError as error:
-        yield failed("brokers", f"{address} does not answer from here: {error}")
+        yield failed("brokers", f"{address} does not answer from this machine: {error}")
 
 
 EXAMPLES = """Examples: seaweedq doctor · seaweedq doctor --config broker.toml · seaweedq doctor -o json ·
@@ -328,7 +330,7 @@ def findings(config: Path | None, data_dir: Path | None, url: str | None) -> Ite
     try:
         yield from _findings_of_broker(config, data_dir)
     except ModuleNotFoundError as error:
-        told = f"this machine was not looked at: {error.name} is missing, which brokers need"
+        told = f"this machine was not checked: brokers need {error.name}, which is missing"
         yield Finding(Verdict.NOTE, "broker", told)
     yield from findings_of_brokers(url or DEFAULT_URL, url is not None)
 
@@ -353,7 +355,5 @@ def _findings_of_broker(config: Path | None, data_dir: Path | None) -> Iterator[
         yield from findings_of_machine(settings, SystemClock())
         yield from asyncio.run(findings_of_services(settings, SystemClock(), SystemIds()))
     else:
-        told = (
-            f"no data folder at {settings.data_dir}, so store and coordination were not looked at; --data-dir names one"
-        )
+        told = f"no data folder at {settings.data_dir}: store and coordination were not checked; --data-dir names one"
         yield Finding(Verdict.FAIL if data_dir or config else Verdict.NOTE, "broker", told)

@@ -22,9 +22,9 @@ COMMITS = "seaweedq_commit_duration_seconds"
 PUTS = "seaweedq_store_request_duration_seconds"
 JOURNAL_PUTS = "seaweedq_journal_puts_total"
 HINTS = {
-    "client CPU": "run a second bench beside it, or larger values",
+    "client CPU": "run a second bench in parallel, or use larger values",
     "broker CPU": "more brokers, and a topic with more segments, use more cores",
-    "machine CPU": "run the bench on another machine than the broker, and nothing beside it",
+    "machine CPU": "run the bench on a machine without the broker or other programs",
     "disk sync": "a faster disk, or more messages in a request",
     "journal puts": "a nearer store, or more messages in a request",
     "store puts": "a nearer store, or larger files (flush_max_bytes)",

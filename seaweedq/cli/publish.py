@@ -350,11 +350,12 @@ def publish(
         raise typer.BadParameter("it is for files, but FILE is a message", param_hint="--input-format")
     if envelope and (format is not InputFormat.NDJSON or key_field):
         raise typer.BadParameter(
-            "--envelope is only for NDJSON, and excludes --key-field: the message has its key", param_hint="--envelope"
+            "--envelope is only for NDJSON, and not together with --key-field: the message has its own key",
+            param_hint="--envelope",
         )
     if message is None and path is None and sys.stdin.isatty():
         what = "message" if envelope else "value"
-        typer.echo(f"reading messages from the terminal, one JSON {what} per line; Ctrl-D ends it", err=True)
+        typer.echo(f"reading messages from the terminal, one JSON {what} per line; press Ctrl-D to end", err=True)
     source = Repeated(file, count, as_text) if count and file else path or message
     options = _RecordOptions(envelope, key_field, skip_invalid)
     _publish_records(topic, source, format, options, batch, rate, output, url)
@@ -407,7 +408,7 @@ def is_json(template: str) -> bool:
         return True
     except BadRecord as error:
         if re.match(r'\s*(\{\s*"|\[|")', template):
-            raise typer.BadParameter(f"{template[:80]!r} as a message {error}", param_hint="FILE") from None
+            raise typer.BadParameter(f"{template[:80]!r} is not a message: {error}", param_hint="FILE") from None
         return False
 
 
@@ -433,7 +434,9 @@ def _message(given: str | None) -> bytes | None:
     except BadRecord as error:
         if not given.lstrip().startswith(("{", "[", '"')):
             return None  # the name of a file that is not there
-        raise typer.BadParameter(f"{given[:80]!r} is no file, and as a message {error}", param_hint="FILE") from None
+        raise typer.BadParameter(
+            f"{given[:80]!r} is not a file, and not a message: {error}", param_hint="FILE"
+        ) from None
     return msgspec.json.format(given.encode(), indent=-1)
 
 
@@ -491,7 +494,7 @@ def _publish_records(
             raise
         except KeyboardInterrupt:
             taken, unknown = publication.acknowledged, publication.waiting
-            told = f"published {counted(taken, 'message')} to {topic}; of {unknown:,} more it is not known"
+            told = f"published {counted(taken, 'message')} to {topic}; for {unknown:,} more the outcome is unknown"
             say_done(output, told, topic=topic, messages=taken, unknown=unknown, complete=False)
             # No typer.Exit: that is an Exception, at which the producer would publish all that it holds first.
             raise SystemExit(INTERRUPTED) from None

@@ -140,8 +140,8 @@ def _is_new(client: "Client", topic: str, subscription: str) -> bool:
 
 def _tell_begin(topic: str, subscription: str) -> None:
     typer.echo(
-        f"subscription {subscription} of topic {topic} is new and begins at the end of the topic, with the messages "
-        "that come from now on; with --start earliest a new one begins with the first message",
+        f"subscription {subscription} of topic {topic} is new and starts at the end of the topic: it gets only "
+        "messages published from now on; with --start earliest, a new subscription starts at the first message",
         err=True,
     )
 
@@ -154,7 +154,7 @@ def _tell_nothing(topic: str, subscription: str, start: str, is_new: bool) -> No
         typer.echo(f"subscription {subscription} exists already; --start applies only to a new one", err=True)
     else:
         return
-    typer.echo(f"to move this one: seaweedq subscription seek {topic} {subscription} --to earliest", err=True)
+    typer.echo(f"to move the subscription: seaweedq subscription seek {topic} {subscription} --to earliest", err=True)
 
 
 def _downloaded(

@@ -240,7 +240,7 @@ def replay(
     """
     storage = storage_of(storage_options)
     if into == topic:
-        raise typer.BadParameter(f"{into!r} is the topic itself; a replay needs another one", param_hint="--into")
+        raise typer.BadParameter(f"{into!r} is the topic itself; a replay needs another topic", param_hint="--into")
     if "://" not in checkpoint:
         checkpoint = str(_folder(Path(checkpoint)))
     with running("replay", master, conf, url) as spark:
@@ -360,14 +360,14 @@ def _say_added(added: "Added", output: str) -> None:
         say_json(asdict(added))
         return
     for lost in added.lost:
-        complain(f"retention has taken unread, and was skipped: {lost}")
+        complain(f"skipped, because retention deleted it before it was exported: {lost}")
     if added.generation is None:
-        say(printable(f"topic {added.topic}: nothing is new in it; {added.to} is as it was"))
+        say(printable(f"topic {added.topic}: nothing is new; {added.to} is unchanged"))
         return
     text = f"topic {added.topic}: {counted(added.rows, 'row')} of {added.read:,} read are generation {added.generation}"
     text += f" of {added.to}"
     if added.without_key:
         text += f"; {counted(added.without_key, 'message')} had no key"
     if added.removed:
-        text += f"; removed {counted(len(added.removed), 'name')} that nothing needs any more"
+        text += f"; removed {counted(len(added.removed), 'name')} that are no longer needed"
     say(printable(text))

@@ -272,7 +272,9 @@ def _format(named: str | None, file: Path | None, watch: bool) -> str:
     if watch and (kind not in (TABLE, WIDE) or file):
         raise typer.BadParameter("--watch shows a table", param_hint="--watch")
     if kind == "parquet" and not file and sys.stdout.isatty():
-        raise typer.BadParameter("a terminal shows no Parquet; name a file with --output-file", param_hint="--output")
+        raise typer.BadParameter(
+            "a terminal cannot show Parquet; give a file with --output-file", param_hint="--output"
+        )
     return kind
 
 
@@ -305,7 +307,7 @@ def _once(database: Database, statement: str, kind: str, file: Path | None, rows
             shown = interruptible(connection, lambda: table(connection, statement, rows))
             say_table(kind, shown.head, shown.rows)
             if shown.more:
-                complain(f"these are the first {rows:,} rows; --rows shows more, -o csv all")
+                complain(f"these are the first {rows:,} rows; --rows shows more, and -o csv shows all")
 
 
 def _explain(database: Database, statement: str) -> None:

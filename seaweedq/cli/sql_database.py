@@ -177,7 +177,7 @@ class Database:
                     complain(f"topic {topic!r} is left out; {reason}")
             else:
                 topics.append(topic)
-                taken[topic.lower()] = f"SQL does not tell it from {topic!r}: name it alone"
+                taken[topic.lower()] = f"SQL cannot tell it from {topic!r}: name only one of them"
         return topics
 
     def _is_topic(self, name: str) -> bool:
@@ -277,7 +277,7 @@ def _distinct(topics: Sequence[str]) -> list[str]:
     for topic in topics:
         other = by_name.setdefault(topic.lower(), topic)
         if other != topic:
-            raise InvalidRequest(f"SQL does not tell topics {other!r} and {topic!r} apart: name one of them alone")
+            raise InvalidRequest(f"SQL cannot tell topics {other!r} and {topic!r} apart: name only one of them")
     return list(by_name.values())
 
 

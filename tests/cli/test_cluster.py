@@ -26,7 +26,7 @@ from tests.support.upgrade.trees import tree_with_one_level_more
             (1, 1, 2, 3, ["a"]),
             ["level 1", "level 2 is possible: seaweedq cluster level 2", "level 3 is not read by a"],
         ),
-        ((2, 1, 2, 2, []), ["level 2, to which it rises; level 1 is written still"]),
+        ((2, 1, 2, 2, []), ["level 2 is coming; the cluster still writes level 1"]),
     ],
 )
 def test_the_level_in_words(facts: tuple[Any, ...], lines: list[str]) -> None:

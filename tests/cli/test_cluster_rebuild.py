@@ -38,7 +38,7 @@ TOPIC = {
         ({}, "journal of a.1: is replayed"),
         ({"hindering": {"b.2": "no lock"}}, "journal of b.2: CANNOT BE READ: no lock"),
         ({"damaged": ["x"]}, "backup x: damaged, not used"),
-        ({"unverified": ["x"]}, "backup x: of another secret, gives no rights"),
+        ({"unverified": ["x"]}, "backup x: of another secret, grants no permissions"),
         ({"topics": [TOPIC]}, "topic t: 1 segments sealed since, 2 segments begun since"),
         ({"topics": [{**TOPIC, "segments_ended": 0, "segments_begun": 0, "damage": ["no file"]}]}, "topic t: no file"),
         ({}, "may be lost: links"),

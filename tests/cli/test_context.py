@@ -70,7 +70,7 @@ def test_contexts_are_added_chosen_listed_and_removed(tmp_path: Path) -> None:
         "url         https://p",
         f"token file  {token}",
     ]
-    assert done("context", "remove", "prod") == "removed context prod; none is chosen now\n"
+    assert done("context", "remove", "prod") == "removed context prod; no context is current now\n"
     assert current_url(DEFAULT_URL) == DEFAULT_URL
     assert token.exists()
 
@@ -105,8 +105,8 @@ def test_the_file_is_the_users_alone_and_replaced_as_a_whole(folder: Path, monke
         (("add", "prod", "--url", "http://ann:secret@d:1"), 2, "a context holds no secret"),
         (("add", "prod", "--url", "http://d:1", "--token-file", "sq1_abc"), 2, "that is a token; write it to a file"),
         (("add", "prod", "--url", "http://d:1", "--token-file", "/none"), 2, "'/none' cannot be read: No such file"),
-        (("add", "prod", "--url", "http://d:1", "--ca-file", __file__), 2, "has no certificate in PEM"),
-        (("add", "dev", "--url", "http://d:1"), 1, "context dev is there already; --replace replaces it"),
+        (("add", "prod", "--url", "http://d:1", "--ca-file", __file__), 2, "contains no PEM certificate"),
+        (("add", "dev", "--url", "http://d:1"), 1, "context dev already exists; use --replace to replace it"),
         (("use", "dve"), 1, "there is no context 'dve'; the nearest is dev"),
         (("use", "elsewhere"), 1, "there is no context 'elsewhere'"),
         (("show", "dve"), 1, "there is no context 'dve'; the nearest is dev"),
@@ -147,7 +147,7 @@ def test_an_option_wins_over_a_variable_and_that_over_a_context(
 ) -> None:
     done("context", "add", "prod", "--url", "http://127.0.0.1:1")
     monkeypatch.setenv("SEAWEEDQ_URL", "http://127.0.0.1:2")
-    assert "SEAWEEDQ_URL is set, and comes before any context" in run("context", "list").stderr
+    assert "SEAWEEDQ_URL is set and overrides every context" in run("context", "list").stderr
     assert "no answer from http://127.0.0.1:2" in refused(capsys, "cluster")[1]
     assert "no answer from http://127.0.0.1:3" in refused(capsys, "cluster", "--url", "http://127.0.0.1:3")[1]
 

@@ -66,7 +66,7 @@ def test_letters_are_listed_and_published_again(real_client: Client, run: Run) -
     assert run("list", topic) == f"topic {topic} has no dead letters\n"
     assert json.loads(run("list", dead, "-o", "json").splitlines()[1])["value"] == 2
     said = run("redrive", dead)
-    assert "published 3 dead letters again; 1 stay" in said
+    assert "republished 3 dead letters; 1 remain" in said
     assert "skipped message 0-3: it is not a dead letter" in said
     again = client.fetch(topic, 0, 3).messages
     assert [(one.key, one.value, one.headers) for one in again[:2]] == [("a", {"n": 1}, {"trace": "7"}), ("b", 2, {})]
@@ -100,7 +100,7 @@ def test_a_redrive_that_was_cut_off_doubles_nothing(
     monkeypatch.undo()
     said = run("redrive", dead)
     assert "letters are leased, perhaps by a run that ended; waiting up to" in said
-    assert "published 1 dead letter again; 11 were there from an earlier run" in said
+    assert "republished 1 dead letter; 11 had been published by an earlier run" in said
     assert [one.value for one in client.fetch(topic, 0, 12).messages] == list(range(12))
 
 
@@ -113,9 +113,9 @@ def test_what_a_seek_brings_again_is_published_again(
     the seek came while a run was at work."""
     client, topic = real_client, "sought"
     dead = rejected(client, topic, *({"value": n} for n in range(3)))
-    assert "published 3 dead letters again\n" in run("redrive", dead)
+    assert "republished 3 dead letters\n" in run("redrive", dead)
     client.seek(dead, "redrive", {"offsets": {0: 1}})
-    assert "published 2 dead letters again\n" in run("redrive", dead)
+    assert "republished 2 dead letters\n" in run("redrive", dead)
     redrive, sought = Redriver.redrive, list[Any]()
 
     def after_a_seek(self: Redriver, letter: Any) -> Any:
@@ -126,7 +126,7 @@ def test_what_a_seek_brings_again_is_published_again(
 
     client.seek(dead, "redrive", {"offsets": {0: 2}})
     monkeypatch.setattr(Redriver, "redrive", after_a_seek)
-    assert "published 4 dead letters again" in run("redrive", dead)
+    assert "republished 4 dead letters" in run("redrive", dead)
     assert [one.value for one in client.fetch(topic, 0, 6).messages] == [1, 2, 2, 0, 1, 2]
 
 

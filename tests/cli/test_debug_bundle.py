@@ -134,10 +134,10 @@ def test_it_is_written_where_no_broker_answers(tmp_path: Path) -> None:
     file = tmp_path / "help.tar.gz"
     done = seaweedq("debug", "bundle", "--file", file, "--url", url)
     assert done.returncode == 0, done.stderr
-    assert "cluster.json was not gathered: no answer from http://127.0.0.1" in done.stderr
+    assert "cluster.json was not collected: no answer from http://127.0.0.1" in done.stderr
     parts = texts(file)
-    assert "was not gathered" in parts["topics.json"]
-    assert "was not gathered" in parts["brokers/broker.metrics"]
+    assert "was not collected" in parts["topics.json"]
+    assert "was not collected" in parts["brokers/broker.metrics"]
     assert not planted("\n".join([*parts.values(), done.stdout, done.stderr]))
 
 
@@ -157,7 +157,7 @@ def test_of_a_long_log_the_end_is_added(tmp_path: Path, monkeypatch: pytest.Monk
     ("words", "code", "told"),
     [
         (("--log", "none.log"), 2, "--log: 'none.log' is nothing, not a regular file"),
-        (("--file", "there"), 1, "there is there already; name another --file"),
+        (("--file", "there"), 1, "there already exists; choose another --file"),
         (("--file", "no/folder/x"), 1, "No such file or directory"),
         (("--lgo", "x"), 2, "there is no option --lgo; the nearest is --log"),
     ],

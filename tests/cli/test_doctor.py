@@ -26,7 +26,7 @@ BROKER = {"id": "a", "version": "1", "starting": False, "draining": False}
         (doctor.judge_space(GIB, "/d"), Verdict.WARN, "1.0 GiB"),
         (doctor.judge_fsync(0.001), Verdict.OK, "1.0 ms"),
         (doctor.judge_fsync(0.2), Verdict.WARN, "each commit of the journal waits"),
-        (doctor.judge_clock("the store", 1.5), Verdict.OK, "as that of the store"),
+        (doctor.judge_clock("the store", 1.5), Verdict.OK, "agrees with that of the store"),
         (doctor.judge_clock("the store", 90.0), Verdict.WARN, "90 s ahead of that of the store"),
         (doctor.judge_clock("b", -3600.0), Verdict.WARN, "3,600 s behind that of b"),
         (doctor.judge_coordination("embedded", 0.01), Verdict.OK, "embedded answers in 10 ms"),
@@ -88,7 +88,7 @@ def test_a_sound_machine_and_a_broker_that_is_ready(folder: Path, real_broker: B
     assert list(folder.iterdir()) == []  # what a broker makes it makes itself, perhaps as another user
     code, found = run("--data-dir", str(real_broker.data_dir))
     assert (code, found["store"][0], found["clock"][0], found["coordination"][0]) == (0, "ok", "ok", "ok")
-    assert "does all that is asked of it" in found["store"][1]
+    assert "can do everything that brokers need" in found["store"][1]
     assert "answers in" in found["coordination"][1]
     assert not [path for path in real_broker.data_dir.rglob("*") if "probe" in path.name or ".doctor" in path.name]
 
@@ -97,7 +97,7 @@ def test_a_sound_machine_and_a_broker_that_is_ready(folder: Path, real_broker: B
 def test_each_address_that_is_named_is_looked_at(folder: Path, real_broker: BrokerProcess) -> None:
     code, found = run("--data-dir", str(folder), "--url", f"http://127.0.0.1:9, {real_broker.url}/")
     assert (code, found["brokers"][0]) == (1, "fail")
-    assert "http://127.0.0.1:9 does not answer from here" in found["brokers"][1]
+    assert "http://127.0.0.1:9 does not answer from this machine" in found["brokers"][1]
     assert not [told for what, (verdict, told) in found.items() if verdict == "fail" and what != "brokers"]
 
 

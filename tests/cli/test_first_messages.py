@@ -17,7 +17,7 @@ from seaweedq.cli.main import app
 from seaweedq.cli.publish import paced
 from tests.support.processes.broker_process import BrokerProcess
 
-AT_THE_END = "is new and begins at the end of the topic"
+AT_THE_END = "is new and starts at the end of the topic"
 
 
 def run(broker: BrokerProcess, *arguments: str, given: str = "") -> Result:
@@ -74,10 +74,10 @@ def test_records_come_at_their_rate_and_make_up_for_a_second_at_most(monkeypatch
     [
         (["--count", "3"], "it needs FILE, a message such as"),
         (["--count", "3", "{{nope}}"], "unknown placeholder {{nope}}: use {{n}}, {{uuid}}, {{time}}"),
-        (["--count", "3", '{"n": {{n}}'], "as a message not JSON"),
+        (["--count", "3", '{"n": {{n}}'], "is not a message: not JSON"),
         (["--count", "0", "{{n}}"], "must be at least 1"),
         (["--count", "3", "--input-format", "csv", "{{n}}"], "only for files"),
-        (['{"a":1'], "'{\"a\":1' is no file, and as a message not JSON (cut off)"),
+        (['{"a":1'], "'{\"a\":1' is not a file, and not a message: not JSON (cut off)"),
         (["a=1"], "'a=1' does not exist; a message is JSON, such as '{\"a\": 1}'"),
         (["x" * 5000], "does not exist; a message is JSON"),
         (['{"a":1}', "--input-format", "csv"], "it is for files, but FILE is a message"),
@@ -100,7 +100,7 @@ def test_at_a_terminal_it_says_what_it_reads_and_how_to_end(real_broker: BrokerP
         os.write(ours, b'{"a":1}\n5\n\x04')
         out, _ = process.communicate(timeout=60)
     os.close(ours)
-    assert told == "reading messages from the terminal, one JSON value per line; Ctrl-D ends it\n"
+    assert told == "reading messages from the terminal, one JSON value per line; press Ctrl-D to end\n"
     assert out.startswith("published 2 messages to typed")
     assert values(real_client, "typed") == [{"a": 1}, 5]
 
@@ -111,7 +111,7 @@ def test_a_pull_that_gets_nothing_says_why(real_broker: BrokerProcess, real_clie
     first = run(real_broker, "pull", "before", "-s", "mine")
     assert first.stdout == ""
     assert AT_THE_END in first.stderr
-    assert "with --start earliest a new one begins with the first message" in first.stderr
+    assert "with --start earliest, a new subscription starts at the first message" in first.stderr
     move = "seaweedq subscription seek before mine --to earliest"
     assert move in first.stderr
     again = run(real_broker, "pull", "before", "-s", "mine", "--start", "earliest")

@@ -244,7 +244,7 @@ def test_a_topics_page_has_rates_segments_lag_and_configuration_apart(run, real_
     seaweedq("topic", "roll", "page", "0", "--url", run.url)
     page = run("topic", "show", "page")
     assert any(line.startswith("rate ") and "messages/s" in line for line in page)
-    assert "-o wide shows 1 sealed segment, and topic history what replaced them" in page
+    assert "-o wide shows 1 sealed segment, and topic history shows what replaced them" in page
     (lag,) = (line.split() for line in page if line.startswith("lagging "))
     assert lag[3] == "3"
     assert not [line for line in page if "max_age_s" in line]
@@ -263,7 +263,7 @@ def test_empty_lists_say_so(run, real_client):
         ("subscription list bare", "topic bare has no subscription"),
         ("dead-letters list bare", "topic bare has no dead letters"),
         ("topic files bare", "topic bare has no file yet"),
-        ("principal list", "no principal yet; seaweedq principal put NAME makes one"),
+        ("principal list", "no principals yet; to create one: seaweedq principal put NAME"),
         ("token list", "no token"),
     ):
         done = seaweedq(*words.split(), "--url", run.url)

@@ -214,7 +214,7 @@ def test_topics_that_differ_by_case_alone_are_not_mixed_up(sql: Shell, real_clie
     publish(real_client, "SQL_CASE", range(2))
     assert sql.rows("SELECT count(*) FROM SQL_CASE") == [(2,)]
     assert sql.rows("SELECT count(*) FROM sql_case") == [(0,)]
-    with pytest.raises(InvalidRequest, match="does not tell topics"):
+    with pytest.raises(InvalidRequest, match="cannot tell topics"):
         sql("SELECT * FROM Sql_Case")
     for name in ("sql_case", "SQL_CASE"):
         real_client.delete_topic(name)

@@ -107,13 +107,14 @@ def _check_encrypted(settings: Settings) -> None:
     far = [one for one in endpoints if not is_loopback(urlsplit(f"//{one}").hostname or "")]
     if given and far and not settings.etcd_ca_file:
         raise InvalidRequest(
-            f"{given[0]} is set and etcd_ca_file is not: without a certificate authority there is no TLS, and what is "
-            f"sent to {far[0]} could be read on the way",
+            f"{given[0]} is set and etcd_ca_file is not: without a certificate authority there is no TLS, and others "
+            f"could read what is sent to {far[0]}",
             field="etcd_ca_file",
         )
     if settings.auth == "required" and far and not settings.etcd_ca_file and not settings.allow_plain_etcd:
         raise InvalidRequest(
-            f"auth=required, and etcd at {far[0]} is asked without TLS: who can change what is sent there has every "
-            "right; set etcd_ca_file, or allow_plain_etcd=true where nobody else is in that network",
+            f"auth=required, but the connection to etcd at {far[0]} has no TLS: anyone who can modify its traffic can "
+            "grant themselves every permission; set etcd_ca_file, or allow_plain_etcd=true if nobody else is in that "
+            "network",
             field="allow_plain_etcd",
         )

@@ -98,7 +98,7 @@ class BrokerProcess:
         except Exception:
             if not self.was_ready:
                 raise
-            logger.exception("a life of this broker ended unforeseen")
+            logger.exception("this broker ended because of an unexpected error")
         return self._pause()
 
     def _pause(self) -> bool:

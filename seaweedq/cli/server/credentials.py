@@ -79,7 +79,7 @@ def _checked(given: str, source: str) -> str:
         raise InvalidRequest(f"{each} must be printable ASCII, without blanks at its ends", field="cluster_secret")
     if min(map(len, found)) < GOOD_CHARACTERS:
         logger.warning(
-            "%s has fewer than %d characters: `openssl rand -hex 32` draws a good one", each, GOOD_CHARACTERS
+            "%s has fewer than %d characters: `openssl rand -hex 32` creates a good one", each, GOOD_CHARACTERS
         )
     return given
 
@@ -108,7 +108,7 @@ def draw_admin_token(settings: Settings) -> None:
         return
     if not path.exists():
         draw_file(path, draw(SystemIds()))
-    logger.info("the token that may do everything is in %s; export SEAWEEDQ_TOKEN_FILE to use it", path)
+    logger.info("the admin token is in %s; to use it, set SEAWEEDQ_TOKEN_FILE to this path", path)
 
 
 EVERY_S = 3.0  # two reads are over within the 10 s that the settings promise
@@ -165,7 +165,7 @@ class Certificate:
             self._context = _context(*self._files)
         except (OSError, ValueError) as error:
             self._unfit = content
-            logger.warning("%s; clients go on getting the certificate before it", self._words(error))
+            logger.warning("%s; clients still get the previous certificate", self._words(error))
             return
         self._shown = content
         logger.info("tls_cert_file=%s was renewed: new connections get it", self._files[0])
@@ -180,11 +180,11 @@ class Certificate:
             setting = "tls_cert_file" if Path(error.filename) == cert_file else "tls_key_file"
             return f"{setting}={error.filename} cannot be read: {_reason(error)}"
         if not _holds_certificate(cert_file):
-            return f"tls_cert_file={cert_file} holds no certificate as PEM"
+            return f"tls_cert_file={cert_file} contains no PEM certificate"
         if "PEM lib" in str(error):
-            return f"tls_key_file={key_file} holds no key as PEM"
+            return f"tls_key_file={key_file} contains no PEM key"
         return (
-            f"tls_cert_file={cert_file} and tls_key_file={key_file} are no certificate with its key: {_reason(error)}"
+            f"tls_cert_file={cert_file} and tls_key_file={key_file} are not a certificate and its key: {_reason(error)}"
         )
 
 
@@ -207,7 +207,7 @@ def trust_of(settings: Settings, own: Certificate | None) -> Trust | None:
     try:
         trusted = ssl.create_default_context(cafile=settings.tls_ca_file)
     except (OSError, ValueError) as error:
-        detail = f"tls_ca_file={settings.tls_ca_file} is no certificate of an authority: {_reason(error)}"
+        detail = f"tls_ca_file={settings.tls_ca_file} is not the certificate of an authority: {_reason(error)}"
         raise InvalidRequest(detail, field="tls_ca_file") from None
     return lambda: trusted
 
@@ -240,7 +240,7 @@ def _holds_certificate(cert_file: Path) -> bool:
 
 
 def _no_password() -> NoReturn:
-    raise ValueError("the key is encrypted; give it without a password, readable by the broker alone")
+    raise ValueError("the key is encrypted; give one without a password that only the broker can read")
 
 
 def _reason(error: Exception) -> str:

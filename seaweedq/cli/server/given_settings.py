@@ -138,8 +138,8 @@ def check_auth(settings: Settings) -> None:
     reached = _reached(settings)
     if settings.auth == "auto" and reached:
         raise InvalidRequest(
-            f"setting auth='auto': others than this machine reach a broker with {reached}, so say who may use it: "
-            "auth=required asks for tokens (docs/operate/security.md), auth=none lets everyone who can connect read, "
+            f"setting auth='auto': other machines can reach a broker with {reached}, so choose who may use it: "
+            "auth=required requires tokens (docs/operate/security.md), auth=none lets everyone who can connect read, "
             "write and delete everything",
             field="auth",
         )
@@ -152,8 +152,8 @@ def check_advertised(settings: Settings) -> None:
     url = settings.advertise_url
     if settings.tls_cert_file and url and not url.startswith("https://"):
         raise InvalidRequest(
-            f"setting advertise_url={url!r}: with tls_cert_file the broker speaks TLS alone at its port, and nobody "
-            "could reach it at an http:// URL; let advertise_url begin with https://, or leave tls_cert_file out",
+            f"setting advertise_url={url!r}: with tls_cert_file the broker accepts only TLS on its port, so nobody "
+            "could reach it at an http:// URL; use an https:// URL, or leave tls_cert_file out",
             field="advertise_url",
         )
 
@@ -190,14 +190,14 @@ def check_members(settings: Settings) -> None:
         return
     if settings.coordination != "embedded":
         raise InvalidRequest(
-            f"setting brokers={settings.brokers}: with etcd each broker is started by itself; leave brokers out",
+            f"setting brokers={settings.brokers}: with etcd, start each broker separately and leave brokers out",
             field="brokers",
         )
     for name, url in (("advertise_url", settings.advertise_url), ("advertise_peer_url", settings.advertise_peer_url)):
         if url:
             raise InvalidRequest(
-                f"setting {name}={url!r}: {settings.brokers} brokers cannot share one URL; each says the address that "
-                "it listens on",
+                f"setting {name}={url!r}: {settings.brokers} brokers cannot share one URL; leave it out, and each "
+                "advertises the address that it listens on",
                 field=name,
             )
     for name, port in (("port", settings.port), ("peer_port", settings.peer_port)):

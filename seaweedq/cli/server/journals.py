@@ -85,4 +85,4 @@ def is_charging(settings: Settings, environ: Mapping[str, str]) -> bool:
 
 
 def _bound(per_s: float) -> str:
-    return f"at most {per_s:g} a second in the long run" if per_s else "as many as come"
+    return f"at most {per_s:g} per second in the long run" if per_s else "without a limit"

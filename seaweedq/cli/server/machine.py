@@ -50,7 +50,7 @@ def _writable(path: Path) -> bool:
 def _refusal(name: str, folder: Path, part: Path) -> PermissionError:
     user, group = os.geteuid(), os.getegid()
     if os.statvfs(part).f_flag & os.ST_RDONLY:
-        why = f"the file system of {part} is mounted for reading alone"
+        why = f"the file system of {part} is mounted read-only"
     else:
         make = "" if folder.exists() else f"mkdir -p {folder} && "
         why = f"{part} belongs to user {part.stat().st_uid}; {make}chown -R {user}:{group} {folder}"

@@ -32,8 +32,8 @@ def check_folder(settings: Settings) -> None:
     folder = settings.data_dir / JOURNALS
     if folder.is_dir() and any(folder.iterdir()):
         raise InvalidRequest(
-            f"{folder} holds what a broker that ran alone has not put into files: start it once more without brokers, "
-            "and stop it in order",
+            f"{folder} has messages that a single broker has not written to files yet: start that broker once more, "
+            "without the setting brokers, and stop it with SIGTERM",
             field="brokers",
         )
 

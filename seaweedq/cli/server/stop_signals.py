@@ -83,8 +83,8 @@ def log_hanging(goes_on: bool = False) -> None:
 
 
 def _say(goes_on: bool) -> None:
-    follows = "the program begins anew" if goes_on else "the process ends"
-    logger.error("the stop is not complete in time: %s without the rest; the journal keeps all messages", follows)
+    follows = "the program restarts" if goes_on else "the process ends"
+    logger.error("the stop is not complete in time: %s without finishing it; the journal keeps all messages", follows)
     faulthandler.dump_traceback(all_threads=True)
 
 

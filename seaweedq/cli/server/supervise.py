@@ -45,7 +45,7 @@ async def end_lease(settings: Settings, number: int) -> None:
         async with asyncio.timeout(WITHIN_S):
             await _end_lives(settings, number)
     except (SeaweedqError, OSError) as error:
-        logger.warning("the lease of broker %d ends by itself: %s", number, str(error) or "no answer in time")
+        logger.warning("the lease of broker %d is left to expire: %s", number, str(error) or "no answer in time")
 
 
 async def _end_lives(settings: Settings, number: int) -> None:
@@ -168,7 +168,7 @@ class _Parent:
             self._delayed_until_s = now_s + self._delay_s
             self._stop.set()
         elif now_s < self._delayed_until_s:
-            logger.warning("%s again: stopping without the rest of shutdown_delay_s", name)
+            logger.warning("%s again: stopping without waiting for the rest of shutdown_delay_s", name)
             self._delayed_until_s = 0.0
             for member in self._members:
                 member.stop()

@@ -151,7 +151,7 @@ def change(
             return
         found = client.preview_retention(topic, **config["retention"])
     said = ", ".join(counted(found[f"{thing}s"], thing) for thing in ("file", "byte", "message"))
-    unread = f"of which {found['unread']:,} are not acked by some subscription"
+    unread = f"of which some subscription has not acked {found['unread']:,}"
     say_done(output, f"this retention would delete {said}, {unread}", **found)
 
 
@@ -183,9 +183,9 @@ def edit(
             try:
                 after = msgspec.json.decode(edited)
             except msgspec.DecodeError as error:
-                raise ClientError(f"{kept} is no JSON object: {error}") from None
+                raise ClientError(f"{kept} is not a JSON object: {error}") from None
             if not isinstance(after, dict):
-                raise ClientError(f"{kept} is no JSON object: {type(after).__name__}")
+                raise ClientError(f"{kept} is not a JSON object: {type(after).__name__}")
             config = differing(before, after)
             if config:
                 typer.echo(
@@ -198,7 +198,7 @@ def edit(
             complain(f"nothing was changed; the text is in {kept}")
             raise
         kept.unlink()
-    told = f"topic {topic} is changed" if config else f"topic {topic} is as it was"
+    told = f"topic {topic} is changed" if config else f"topic {topic} is unchanged"
     say_done(output, told, topic=topic, changed=bool(config))
 
 
@@ -289,7 +289,7 @@ def split(
     """Split a segment into several, each with part of its key range. Also print when idle parts would be merged
     again."""
     if parts and at:
-        raise typer.BadParameter("--at excludes --parts", param_hint="--at")
+        raise typer.BadParameter("give one of --at and --parts", param_hint="--at")
     _replace(url, output, topic, segment, "split", {"at": at} if at else {"parts": parts or 2})
     if output == JSON:
         return
@@ -350,9 +350,7 @@ def _replace(url: str, output: str, topic: str, segment: int, change: str, body:
     old = ", ".join(map(str, answer.get("planned") or answer["sealed"]))
     say(f"{change} of {old} {said}")
     for one in answer["successors"]:
-        say(
-            f"  segment {one['id']}: keys {one['low']} to {one['high']}, at {one['owner'] or 'a broker yet to be seen'}"
-        )
+        say(f"  segment {one['id']}: keys {one['low']} to {one['high']}, on {one['owner'] or 'a broker not yet known'}")
 
 
 def _ask(url: str, topic: str, segment: int, change: str, body: Mapping[str, Any] | None) -> dict[str, Any]:

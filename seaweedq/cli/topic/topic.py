@@ -126,7 +126,7 @@ def print_page(found: TopicFigures, output: str) -> None:
     """Prints a topic for a person."""
     facts, sealed = found.topic, len(found.segments) - len(found.open)
     key = f", key in {facts['key_field']}" if facts["key_field"] else ""
-    unflushed = f", and {size(facts['tail_bytes'])} in no file yet" if facts["tail_bytes"] else ""
+    unflushed = f", and {size(facts['tail_bytes'])} not in a file yet" if facts["tail_bytes"] else ""
     say_page(
         [
             ("topic", f"{facts['name']}: {facts['format']}{key}, {facts['state']} since {moment(facts['created_at'])}"),
@@ -141,7 +141,7 @@ def print_page(found: TopicFigures, output: str) -> None:
     shown = found.segments if output == WIDE else found.open
     say_table(output, _SEGMENTS, map(_segment, shown))
     if sealed and output != WIDE:
-        say(f"-o wide shows {counted(sealed, 'sealed segment')}, and topic history what replaced them")
+        say(f"-o wide shows {counted(sealed, 'sealed segment')}, and topic history shows what replaced them")
     say()
     if found.subscriptions:
         print_list(facts["name"], found.subscriptions, output)
@@ -169,7 +169,7 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
 def _segment(one: Facts) -> tuple[str, ...]:
     rates = one["rates"] or {"messages_per_s": [], "bytes_per_s": []}
     hot, split = one["hot_key"], one.get("next_split")
-    note = f"not split: one key, of hash {hot['hash']}, has {hot['share']:.0%} of it" if hot else ""
+    note = f"not split: one key (hash {hot['hash']}) has {hot['share']:.0%} of its messages" if hot else ""
     return (
         str(one["id"]),
         one["state"],
@@ -209,7 +209,7 @@ def list_topics(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
     with connect(url) as client:
         names, unreadable = [topic["name"] for topic in client.topics()], client.unreadable_topics()
         if unreadable:
-            typer.echo(f"left out, since they need a newer broker: {', '.join(unreadable)}", err=True)
+            typer.echo(f"left out because they need a newer broker: {', '.join(unreadable)}", err=True)
         found = []
         for name in names if output != TABLE else names[:MEASURED]:
             with suppress(TopicNotFound):  # it was deleted meanwhile
@@ -218,9 +218,9 @@ def list_topics(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
         for one in found:
             say_json(one.summary())
         return
-    say_table(output, HEAD, (one.row() for one in found), "no topic yet; seaweedq topic create NAME makes one")
+    say_table(output, HEAD, (one.row() for one in found), "no topics yet; to create one: seaweedq topic create NAME")
     if len(found) < len(names):
-        typer.echo(f"these are the first {len(found):,} of {counted(len(names), 'topic')}; -o wide has all", err=True)
+        typer.echo(f"these are the first {len(found):,} of {counted(len(names), 'topic')}; -o wide shows all", err=True)
 
 
 @app.command(epilog="Examples: seaweedq topic show flights · seaweedq topic show flights --config")

@@ -67,7 +67,7 @@ def test_an_identity_is_not_shown_in_plain_text(given: dict[str, str], where: st
 @pytest.mark.parametrize("where", [FAR, "etcd://10.0.0.1:2379"])
 async def test_rights_come_in_plain_text_only_where_that_is_allowed(where: str) -> None:
     settings = Settings(coordination=where, auth="required")
-    with pytest.raises(InvalidRequest, match=r"asked without TLS.*allow_plain_etcd=true") as refused:
+    with pytest.raises(InvalidRequest, match=r"has no TLS.*allow_plain_etcd=true") as refused:
         open_coordination(settings, SystemClock(), Pools())
     assert refused.value.fields["field"] == "allow_plain_etcd"
     allowed = Settings(coordination=where, auth="required", allow_plain_etcd=True)
@@ -148,4 +148,4 @@ def test_a_budget_at_which_publishes_would_run_out_of_time_is_refused(per_s: flo
 def test_the_log_says_at_the_start_which_it_is(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         journal_setup(Settings(store=S3, journal="object"), SystemClock(), SystemIds(), {})
-    assert "at most 8 a second in the long run, since this store charges for puts" in caplog.text
+    assert "at most 8 per second in the long run, since this store charges for puts" in caplog.text

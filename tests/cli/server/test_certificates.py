@@ -56,7 +56,7 @@ def test_a_pair_that_does_not_fit_keeps_the_old_one_and_warns_once(
     assert looked(certificate, 5) is first
     (line,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "tls_cert_file" in line.getMessage()
-    assert "go on getting the certificate before it" in line.getMessage()
+    assert "still get the previous certificate" in line.getMessage()
     SECOND.write(tmp_path)
     assert looked(certificate) is not first
 
@@ -71,7 +71,7 @@ def test_files_that_are_gone_for_a_while_change_nothing(certificate: Certificate
 
 def test_half_a_pair_and_one_that_does_not_fit_are_refused_at_the_start(tmp_path: Path) -> None:
     named = Pair(SECOND.cert, FIRST.key).write(tmp_path)
-    with pytest.raises(InvalidRequest, match="no certificate with its key"):
+    with pytest.raises(InvalidRequest, match="not a certificate and its key"):
         certificate_of(Settings(**named))
     for name, missing in (("tls_cert_file", "tls_key_file"), ("tls_key_file", "tls_cert_file")):
         with pytest.raises(InvalidRequest, match=f"{missing} is missing"):
@@ -82,10 +82,10 @@ def test_half_a_pair_and_one_that_does_not_fit_are_refused_at_the_start(tmp_path
 @pytest.mark.parametrize(
     ("pair", "said"),
     [
-        (Pair(b"garbage", FIRST.key), "tls_cert_file=.*cert.pem holds no certificate"),
-        (Pair(FIRST.cert[:300], FIRST.key), "tls_cert_file=.*cert.pem holds no certificate"),
-        (Pair(FIRST.cert, b"garbage"), "tls_key_file=.*key.pem holds no key"),
-        (Pair(FIRST.cert, FIRST.key[:80]), "tls_key_file=.*key.pem holds no key"),
+        (Pair(b"garbage", FIRST.key), "tls_cert_file=.*cert.pem contains no PEM certificate"),
+        (Pair(FIRST.cert[:300], FIRST.key), "tls_cert_file=.*cert.pem contains no PEM certificate"),
+        (Pair(FIRST.cert, b"garbage"), "tls_key_file=.*key.pem contains no PEM key"),
+        (Pair(FIRST.cert, FIRST.key[:80]), "tls_key_file=.*key.pem contains no PEM key"),
     ],
 )
 def test_the_file_that_is_garbage_is_named(tmp_path: Path, pair: Pair, said: str) -> None:

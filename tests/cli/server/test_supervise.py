@@ -122,7 +122,7 @@ def test_in_the_delay_a_second_signal_is_handed_on_and_a_third_one_kills(fleet):
     assert parent.events("stop") == []
     parent.send(signal.SIGTERM)
     assert parent.end() == 1
-    assert "SIGTERM again: stopping without the rest of shutdown_delay_s" in parent.text
+    assert "SIGTERM again: stopping without waiting for the rest of shutdown_delay_s" in parent.text
     assert parent.text.count("killing all brokers") == 1
     assert all(map(gone, parent.pids()))
 

@@ -45,7 +45,7 @@ def test_a_topic_is_changed_in_an_editor(
         assert result.exit_code == code, result.output
         return f"{result.output} {result.exception}"
 
-    assert "topic edited is as it was" in edit("true")
+    assert "topic edited is unchanged" in edit("true")
     shown = edit("""sed -i 's/"max_segments": 9/"max_segments": 7/'""")
     assert [line in shown for line in ('-    "max_segments": 9', '+    "max_segments": 7')] == [True, True]
     assert "topic edited is changed" in shown
@@ -54,7 +54,7 @@ def test_a_topic_is_changed_in_an_editor(
     assert real_client.topic("edited")["scaling"]["max_segments"] != 7
     assert not list(tmp_path.iterdir())
     for editor, said in (
-        ("""sed -i 's/"scaling"/scaling/'""", "is no JSON object"),
+        ("""sed -i 's/"scaling"/scaling/'""", "is not a JSON object"),
         ("""sed -i 's/"enabled": true/"enabled": "so so"/'""", "enabled"),
         ("false", "the editor 'false' ended with exit code 1"),
         ("/no/such/editor", "the editor '/no/such/editor' does not start"),
@@ -111,7 +111,7 @@ def test_show_says_what_segments_take_and_which_key_is_too_hot(real_broker: Brok
     cool, hot = shown.splitlines()[head + 1 : head + 3]
     if hash_key("same") < 2**30:
         cool, hot = hot, cool
-    assert hot.endswith(f"not split: one key, of hash {hash_key('same')}, has 100% of it")
+    assert hot.endswith(f"not split: one key (hash {hash_key('same')}) has 100% of its messages")
     assert "  splits at " in hot
     assert "held by hot_key" in hot
     assert cool.split()[4:7] == ["0", "0.0", "0.00"]

@@ -63,7 +63,7 @@ def test_what_they_print(command: Callable[..., Printed], topic: str, tmp_path: 
     code, said, err = command("export", topic, "--to", out, "--sort", "_key, value")
     assert (code, said, err) == (0, f"topic {topic}: 30 rows of 30 read are generation 1 of {out}\n", "")
     code, said, err = command("export", topic, "--to", out)
-    assert (code, said, err) == (0, f"topic {topic}: nothing is new in it; {out} is as it was\n", "")
+    assert (code, said, err) == (0, f"topic {topic}: nothing is new; {out} is unchanged\n", "")
     code, said, _ = command("export", topic, "--to", out, "-o", "json")
     assert json.loads(said)["generation"] is None
     code, said, err = command("compact", topic, "--to", tmp_path / "newest", "--keep", "0s", "-o", "json")

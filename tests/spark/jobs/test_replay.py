@@ -134,7 +134,7 @@ def test_what_is_wrong_is_said_in_a_line(
     (tmp_path / "file").write_text("")
     place = str(tmp_path / "at")
     for changed, code, said in (
-        (["--into", "there"], 2, "--into: 'there' is the topic itself; a replay needs another one"),
+        (["--into", "there"], 2, "--into: 'there' is the topic itself; a replay needs another topic"),
         (["--into", "nosuch"], 1, "topic 'nosuch' does not exist"),
         (["--where", "valu > 1"], 2, "--where: 'valu > 1': "),
         (["--where", "value >"], 2, "--where: 'value >': "),
