@@ -197,17 +197,28 @@ class SimulatedCoordination(PollingCoordination):
     def __init__(self, server: CoordinationServer, life: Life) -> None:
         super().__init__(server.engine, ENDS_S)
         self.life = life
+        self.is_cut = False  # nothing comes from the server, or gets there
         self._server = server
         server.clients.append(self)
 
     def wake(self) -> None:
         """Has its watches look."""
+        if not self.is_cut:
+            self._wake()
+
+    def join(self) -> None:
+        """Is cut off no more."""
+        self.is_cut = False
         self._wake()
 
     async def _run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         name = getattr(step, "__name__", "step")
         if name == "close":  # of this client alone
             return None  # type: ignore[return-value]
+
+        if self.is_cut:
+            await asyncio.sleep(TIMEOUT_S)
+            raise CoordinationUnavailable(f"{name}: no answer")
 
         async def do() -> R:
             found = step(*args, **kwargs)

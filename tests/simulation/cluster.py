@@ -50,6 +50,7 @@ class Process:
     clock: LifeClock
     broker: Broker | None = None
     renewing: Life | None = None
+    coordination: SimulatedCoordination | None = None
     ended: bool = False
 
     @property
@@ -194,11 +195,12 @@ class Cluster:
         def renewing(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> BackgroundWork:
             return _Renewing(part, work, name)
 
+        process.coordination = SimulatedCoordination(self.coordination, process.life)
         machine = Machine(process.clock, SeededIds(self.seed * 1_000_003 + self.environments), renewing, disk)
         return environment(
             settings,
             SimulatedStore(self.store),
-            SimulatedCoordination(self.coordination, process.life),
+            process.coordination,
             process.url,
             SimulatedPeers(self.network, process.url),
             "secret",

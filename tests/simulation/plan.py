@@ -25,8 +25,9 @@ KINDS = (
     *("kill", "kill", "pause", "stall", "mute", "cut", "cut one way", "loss", "late calls", "repeats"),
     *("slow store", "late puts", "lost puts", "store away", "coordination away", "late transactions"),
     *("lost transactions", "slow coordination", "watches", "lease", "clock"),
+    *("cut from coordination", "outlawed", "outlawed"),
 )
-AIMED = ("kill", "kill", "pause", "cut", "lease")
+AIMED = ("kill", "kill", "pause", "cut", "lease", "outlawed", "outlawed")
 
 
 @dataclass(frozen=True)

@@ -196,9 +196,15 @@ class World:
                 pairs |= {(other, process.url) for other in others}
             weather.cut |= pairs
             return lambda: weather.cut.difference_update(pairs)
+        if kind in ("cut from coordination", "outlawed"):
+            reached = process.coordination
+            assert reached
+            reached.is_cut = True
+            if kind == "outlawed":
+                self.end_lease(process)
+            return reached.join
         if kind == "lease":
-            if process.is_ready and process.broker:
-                cluster.coordination.engine.revoke(inside.membership(process.broker).lease)
+            self.end_lease(process)
             return _nothing
         if kind == "clock":
             process.clock.wrong_us += int((amount - 0.5) * 240e6)
@@ -223,6 +229,12 @@ class World:
             setattr(of, name, value)
         return lambda: [setattr(of, name, getattr(before, name)) for name in changed] and None
 
+    def end_lease(self, process: Process) -> None:
+        """Ends a broker's lease, as others do who suspect it."""
+        if process.is_ready and process.broker:
+            self.cluster.coordination.engine.revoke(inside.membership(process.broker).lease)
+            self.cluster.coordination.changed()
+
     def again(self, number: int) -> None:
         """Starts a process that has died, unless it has begun again."""
         if self.cluster.processes[number].life.is_dead:
@@ -241,6 +253,8 @@ class World:
                 self.cluster.begin(number)
             for part in filter(None, (process.life, process.renewing)):
                 part.go_on()
+            if process.coordination:
+                process.coordination.join()
 
     # the end
 
