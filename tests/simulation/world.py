@@ -201,8 +201,9 @@ class World:
             assert reached
             reached.is_cut = True
             if kind == "outlawed":
+                cluster.network.stale.add(process.url)
                 self.end_lease(process)
-            return reached.join
+            return lambda: self.join(process)
         if kind == "lease":
             self.end_lease(process)
             return _nothing
@@ -229,6 +230,12 @@ class World:
             setattr(of, name, value)
         return lambda: [setattr(of, name, getattr(before, name)) for name in changed] and None
 
+    def join(self, process: Process) -> None:
+        """Has a broker hear of coordination again."""
+        if process.coordination:
+            process.coordination.join()
+        self.loop.call_later(1.0, self.cluster.network.stale.discard, process.url)
+
     def end_lease(self, process: Process) -> None:
         """Ends a broker's lease, as others do who suspect it."""
         if process.is_ready and process.broker:
@@ -253,8 +260,7 @@ class World:
                 self.cluster.begin(number)
             for part in filter(None, (process.life, process.renewing)):
                 part.go_on()
-            if process.coordination:
-                process.coordination.join()
+            self.join(process)
 
     # the end
 
