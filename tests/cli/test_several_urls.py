@@ -29,4 +29,7 @@ def test_the_next_one_answers_and_lines_to_paste_name_one(run):
 def test_bench_goes_by_the_next_one(run):
     told = run("bench", "--messages", "500", "--consumers", "1", "-o", "json")
     figures = [json.loads(line) for line in told.splitlines()]
-    assert [(row["what"], row["messages"]) for row in figures] == [("publish", 500), ("pull, ack", 500)]
+    assert [(row["what"], row["messages"]) for row in figures if "messages" in row] == [
+        ("publish", 500),
+        ("pull, ack", 500),
+    ]

@@ -65,8 +65,8 @@ def test_an_upload_for_a_write_is_for_nothing_else(http, topic):
     write = {"uploads": [upload], "format": "ndjson"}
     assert problem_of(http.put(f"{topic}/writes/nightly/18", json=write)) == (409, "upload-conflict")
     assert http.delete(f"{topic}/uploads/{upload}").status_code == 204
-    assert problem_of(http.put(f"{topic}/writes/nightly/18", json=write)) == (409, "upload-conflict")
-    assert problem_of(http.put(f"{topic}/writes/nightly/19", json=write)) == (404, "upload-not-found")
+    assert problem_of(http.put(f"{topic}/writes/nightly/17", json=write)) == (404, "upload-not-found")
+    assert problem_of(http.get(f"{topic}/writes/nightly")) == (404, "write-not-found"), "no number is used up"
     refused = http.post(f"{topic}/uploads", params={"write": "nightly"}, json={"size": 1})
     assert problem_of(refused) == (422, "invalid-request")
     assert "write" not in http.get(f"{topic}/uploads/{uploaded(http, topic)['upload_id']}").json()
