@@ -1,7 +1,6 @@
 """export: each message once over all generations, whatever was split, flushed or killed between; subfolders, order,
-losses, and folders that are of something else. S3 by Spark's own file system."""
+losses, and folders that are of something else."""
 
-import asyncio
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,13 +14,11 @@ import pytest
 from seaweedq import Client
 from seaweedq.errors import ClientError
 from seaweedq.spark import read_generation
-from seaweedq.spark.jobs import generation_job
 from seaweedq.spark.jobs.compact import Rules, compact
 from seaweedq.spark.jobs.export import export
 from seaweedq.spark.jobs.generation_job import Snapshot, Target
 from tests.support.processes.bounded_client import wait_for
 from tests.support.processes.broker_process import BrokerProcess
-from tests.support.processes.passed_grace import let_the_grace_pass
 
 pytestmark = [
     pytest.mark.process,
@@ -191,40 +188,6 @@ def test_a_folder_that_was_left_goes_once_its_number_is_taken(
             os.utime(each, (0, 0))
         assert set(export(spark, "left", broker.url, to).removed) == {dead.parent.parent.name}
         assert positions(read_generation(spark, to.to)) == of_topic(client, "left")
-
-
-@pytest.mark.parametrize("kind", ["export", "compact"])
-@pytest.mark.long
-def test_what_retention_took_meanwhile_is_named(
-    spark: Any, broker_process: Callable[..., BrokerProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """The files are listed, and gone before they are read: the grace has passed."""
-    broker = broker_process()
-    with Client(broker.url) as client:
-        client.create_topic("t")
-        for start in (0, 10, 20):
-            publish(client, "t", start, start + 10)
-            client.flush("t")
-        client.update_topic("t", retention={"max_bytes": 1})
-        planned = generation_job.planned_frame
-
-        def overtaken(*arguments: Any) -> Any:
-            frame = planned(*arguments)
-            files = len(client.files("t"))
-            broker.terminate()
-            broker.start()  # a leader's first round is at once
-            wait_for(lambda: client.segments("t")[0]["start_offset"] > 0)
-            broker.kill()
-            asyncio.run(let_the_grace_pass(broker))
-            broker.start()
-            wait_for(lambda: len(list(broker.store.rglob("topics/t/**/*.parquet"))) < files)
-            return frame
-
-        monkeypatch.setattr(generation_job, "planned_frame", overtaken)
-        to = Target(str(tmp_path))
-        with pytest.raises(ClientError, match=r"are gone \(segment 0, offsets 0 to \d0\), before they were "):
-            compact(spark, "t", broker.url, to, Rules()) if kind == "compact" else export(spark, "t", broker.url, to)
-    assert not list(tmp_path.glob("gen=*"))
 
 
 def brokers(request: httpx.Request) -> httpx.Response:

@@ -1,30 +1,20 @@
-"""`seaweedq spark export` and `compact` as commands: what they print, how wrong input is told, two at once, and S3 by
-Spark's own file system."""
+"""`seaweedq spark export` and `compact` as commands: what they print, how wrong input is told, and two at once."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from s3fs import S3FileSystem
 
 from seaweedq import Client
 from seaweedq.cli.main import main
 from seaweedq.spark import read_generation
 from seaweedq.spark.jobs.export import export
 from seaweedq.spark.jobs.generation_job import Target
-from seaweedq.spark.jobs.generations import Begun, Generation, Generations, Place
+from seaweedq.spark.jobs.generations import Begun, Generation, Generations
 from tests.spark.jobs.test_export import of_topic, positions, publish
-from tests.spark.test_s3 import HADOOP_AWS, NOT_FETCHED
-from tests.support.fixtures.spark_session import java
 from tests.support.processes.broker_process import BrokerProcess
-from tests.support.processes.s3_service import KEY, SECRET, S3Service
-from tests.support.spark.application import ALWAYS
-from tests.support.spark.job_process import WITHIN_S, environment
 
 pytestmark = [
     pytest.mark.process,
@@ -127,66 +117,3 @@ def test_of_two_at_once_one_wins(
     with Client(broker.url) as client:
         assert positions(read_generation(spark, str(tmp_path))) == of_topic(client, topic)
     assert [path.name for path in tmp_path.glob("gen=*")] == folders[1:]
-
-
-IN_ONE_SESSION = """
-import json, sys
-from pyspark.sql import SparkSession
-from seaweedq import Client
-from seaweedq.spark import read_generation
-from seaweedq.spark.jobs.compact import Rules, compact
-from seaweedq.spark.jobs.export import export
-from seaweedq.spark.jobs.generation_job import Target
-s3a, url, bucket = json.loads(sys.argv[1])
-spark = SparkSession.builder.master("local[1]").config(map=s3a).getOrCreate()
-added, read = [], []
-to = Target(f"s3a://{bucket}/export", ("_key",), keep_s=0)
-with Client(url) as client:
-    for start in (0, 20):
-        client.publish("t", [{"key": f"k{n % 11}", "value": n} for n in range(start, start + 20)])
-        added.append(export(spark, "t", url, to).generation)
-        added.append(compact(spark, "t", url, Target(f"s3a://{bucket}/compact", keep_s=0), Rules()).generation)
-    try:
-        export(spark, "t", url, Target(client.topic("t")["path"] + "/out"))
-    except ValueError as error:
-        added.append(str(error))
-for kind in ("export", "compact"):
-    read.append(sorted(int(row.value) for row in read_generation(spark, f"s3a://{bucket}/{kind}").collect()))
-print(json.dumps([added, *read]))
-"""
-
-
-@pytest.mark.service
-def test_generations_on_s3(moto: S3Service, broker_process: Callable[..., BrokerProcess]) -> None:
-    """The session's settings of s3a are those of the records, too. Spark fetches hadoop-aws and its bundle, of 690 MB,
-    from Maven Central, once."""
-    java()
-    broker = broker_process("--store", f"s3://{moto.place()}/prod", env=moto.env)
-    bucket = moto.place()
-    s3a = {
-        **ALWAYS,
-        "spark.jars.packages": HADOOP_AWS,
-        "spark.hadoop.fs.s3a.endpoint": moto.endpoint,
-        "spark.hadoop.fs.s3a.path.style.access": "true",
-        "spark.hadoop.fs.s3a.access.key": KEY,
-        "spark.hadoop.fs.s3a.secret.key": SECRET,
-    }
-    with Client(broker.url) as client:
-        client.create_topic("t")
-    given = [sys.executable, "-W", "ignore", "-c", IN_ONE_SESSION, json.dumps([s3a, broker.url, bucket])]
-    done = subprocess.run(given, env=environment(), text=True, capture_output=True, timeout=WITHIN_S)
-    if done.returncode and not os.environ.get("CI") and any(text in done.stderr for text in NOT_FETCHED):
-        pytest.skip(f"{HADOOP_AWS} and its bundle are not cached, and Maven Central does not answer")
-    assert done.returncode == 0, done.stderr
-    (*generations, refused), exported, newest = json.loads(done.stdout.splitlines()[-1])
-    assert generations == [1, 1, 2, 2]
-    assert "is in the brokers' store" in refused
-    assert (exported, newest) == ([*range(40)], [*range(29, 40)])
-    storage = {"key": KEY, "secret": SECRET, "endpoint_url": moto.endpoint}
-    files = S3FileSystem(use_listings_cache=False, **storage)
-    for kind, rows in (("export", 20), ("compact", 11)):
-        record = Generations(Place.parse(f"s3a://{bucket}/{kind}"), storage).newest()
-        assert record
-        assert record.rows == rows
-        found = {path.removeprefix(f"{bucket}/{kind}/").split("/")[0] for path in files.find(f"{bucket}/{kind}")}
-        assert found == {"_generations", *record.folders}

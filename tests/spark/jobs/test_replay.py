@@ -11,6 +11,7 @@ import pytest
 from seaweedq import Client
 from tests.support.http.referring import naming, publish, upload
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.tiers import later
 
 pytestmark = [
     pytest.mark.process,
@@ -126,23 +127,25 @@ def test_rows_by_reference_end_it_before_it_begins(
     assert command(*asked, "--into", "some", "--where", "value IS NOT NULL")[0] == 0
 
 
+@pytest.mark.parametrize("cases", [slice(1, 3), later(slice(None))])
 def test_what_is_wrong_is_said_in_a_line(
-    client: Client, broker: BrokerProcess, command: Command, tmp_path: Path
+    client: Client, broker: BrokerProcess, command: Command, tmp_path: Path, cases: slice
 ) -> None:
     client.publish("there", messages(1))
     client.create_topic("into")
     (tmp_path / "file").write_text("")
     place = str(tmp_path / "at")
-    for changed, code, said in (
-        (["--into", "there"], 2, "--into: 'there' is the topic itself; a replay needs another topic"),
+    wrong = (
         (["--into", "nosuch"], 1, "topic 'nosuch' does not exist"),
+        (["--into", "there"], 2, "--into: 'there' is the topic itself; a replay needs another topic"),
         (["--where", "valu > 1"], 2, "--where: 'valu > 1': "),
         (["--where", "value >"], 2, "--where: 'value >': "),
         (["--where", "value"], 2, "--where: 'value': "),
         (["--checkpoint", str(tmp_path / "file")], 2, f"--checkpoint: '{tmp_path}/file': "),
         (["--checkpoint", "/proc/at"], 2, "--checkpoint: '/proc/at': "),
         (["--batch-rows", "0"], 2, "--batch-rows: '0' must be at least 1"),
-    ):
+    )
+    for changed, code, said in wrong[cases]:
         asked = ["replay", "there", "--into", "into", "--checkpoint", place, "--url", broker.url]
         ended, out, err = command(*asked, *changed)
         assert (ended, out) == (code, ""), err
