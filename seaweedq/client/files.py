@@ -22,7 +22,7 @@ Progress = Callable[[int, int], None]
 
 
 class Source:
-    """A seekable file, read from beginning to end. Threads may share it; nobody else may use the file at the same
+    """A seekable file, read from beginning to end. Threads may share it, but nothing else may use the file at the same
     time."""
 
     def __init__(self, file: BinaryIO, owned: bool = True) -> None:
@@ -34,7 +34,7 @@ class Source:
 
     @staticmethod
     def open(what: str | os.PathLike[str] | bytes | BinaryIO) -> "Source":
-        """Returns the source of a path, of bytes, or of an open binary file, which stays open. Raises OSError,
+        """Returns the source for a path, for bytes, or for an open binary file, which stays open. Raises OSError,
         ValueError."""
         if isinstance(what, str | os.PathLike):
             return Source(Path(what).open("rb"))
@@ -76,7 +76,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Some bytes of a source, as the body of a request. `report` gets the number of its bytes sent so far."""
+    """Some bytes of a source, as the body of a request. `report` receives the number of bytes sent so far."""
 
     source: Source
     start: int
@@ -92,9 +92,9 @@ class Slice:
 
 
 class Meter:
-    """Adds up the progress of an upload's slices, and calls `progress(bytes, of these)`.
+    """Adds up the progress of an upload's slices, and calls `progress(bytes, total)`.
 
-    The sum falls when a part is sent again. Any sending thread calls it, one at a time.
+    The sum falls when a part is sent again. Any sending thread may call it, one at a time.
     """
 
     def __init__(self, total: int, progress: Progress | None) -> None:
@@ -117,7 +117,7 @@ class Meter:
 
 
 class AtomicFile:
-    """Writes a file of `size` bytes to `path`. An existing file is replaced at the end, and only then."""
+    """Writes a file of `size` bytes to `path`. An existing file is replaced only when the new one is complete."""
 
     def __init__(self, path: str | os.PathLike[str], size: int, progress: Progress | None) -> None:
         self._path, self._size, self._progress = Path(path), size, progress
@@ -140,7 +140,7 @@ class AtomicFile:
         self._part.replace(self._path)
 
     def discard(self) -> None:
-        """Removes the file, unless it was committed."""
+        """Removes the file, unless it is committed."""
         self._file.close()
         self._part.unlink(missing_ok=True)
 
@@ -191,12 +191,12 @@ class _Raw(io.RawIOBase):
 
 
 def reader(chunks: Iterator[bytes]) -> BinaryIO:
-    """Returns a file with these bytes, which is not seekable. Closing it ends the chunks."""
+    """Returns a file with these bytes. It is not seekable. Closing it ends the chunks."""
     return cast(BinaryIO, io.BufferedReader(_Raw(chunks), _BUFFER_BYTES))
 
 
 class AsyncPayload:
-    """A payload to be read in an `async with`: by `read`, or chunk by chunk in an `async for`."""
+    """A payload, for an `async with`: read it with `read`, or chunk by chunk in an `async for`."""
 
     def __init__(self, chunks: AsyncIterator[bytes]) -> None:
         self._chunks = chunks
@@ -204,9 +204,9 @@ class AsyncPayload:
         self._error: BaseException | None = None
 
     async def read(self, size: int = -1) -> bytes:
-        """Returns at most `size` bytes, all that are left if it is negative; none at the end.
+        """Returns at most `size` bytes, or all remaining bytes if `size` is negative. Returns no bytes at the end.
 
-        Raises Damaged, PayloadNotFound, ConnectionFailed; after an error every read raises it again.
+        Raises Damaged, PayloadNotFound, ConnectionFailed. After an error, every further read raises it again.
         """
         chunks, length = [self._left], len(self._left)
         while size < 0 or length < size:

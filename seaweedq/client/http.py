@@ -30,8 +30,8 @@ class InvalidToken(ValueError):
 
 
 class Credentials:
-    """Holds the token that one client shows, and the CA that it trusts. Raises ValueError for a token and a file both,
-    or one that HTTP cannot carry."""
+    """Holds one client's token, and the CA that it trusts. Raises ValueError if both a token and a file are given, or
+    if HTTP cannot carry the token."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Credentials:
 
     @property
     def has_token(self) -> bool:
-        """Tells whether a token is shown."""
+        """Tells whether the client sends a token."""
         return self._token is not None or self._file is not None
 
     def verify(self, url: str) -> bool | ssl.SSLContext:
@@ -104,7 +104,7 @@ class SecretUrl(httpx.URL):
 
 
 def check_options(timeout_s: float, headers: Mapping[str, str] | None) -> None:
-    """Raises ValueError for a timeout in which nothing can be answered, and for headers that HTTP cannot carry."""
+    """Raises ValueError for a timeout that is too short for any answer, and for headers that HTTP cannot carry."""
     if not 0 < timeout_s < inf:
         raise ValueError(f"timeout_s={timeout_s} is not a number of seconds above 0")
     for name, value in (headers or {}).items():

@@ -68,15 +68,16 @@ T = TypeVar("T")
 class AsyncClient:
     """Talks to a cluster through any of its brokers. For one event loop.
 
-    `url` is that of one broker, or of several: separated by commas, or a sequence; by default that of SEAWEEDQ_URL,
-    else http://127.0.0.1:8080. They are tried in this order. After a lost connection or a 502, 503 or 504, a request
-    goes to the next one if it is safe to repeat or was never sent. `timeout_s` is the timeout of one answer; a
-    subscription retries for as long again while brokers are unreachable. `headers` are sent with every request;
-    `token`, or what `token_file` holds, read again when it changes, or by default what SEAWEEDQ_TOKEN or
-    SEAWEEDQ_TOKEN_FILE give, shows who asks. `ca_file` has the authorities of https, PEM. Every method raises the
-    broker's errors (`seaweedq.errors`), and ConnectionFailed if no broker answers. Only producers and subscriptions
-    retry after all brokers have failed: that publishes nothing twice. `on_retry` is called before each repeat with the
-    error and the seconds for which it is still tried, and with None once a broker has answered again.
+    `url` is the URL of one broker or of several, separated by commas or given as a sequence. The default is
+    SEAWEEDQ_URL, or else http://127.0.0.1:8080. The client tries the brokers in this order. After a lost connection or
+    a 502, 503 or 504, it sends a request to the next broker if the request is safe to repeat or was never sent.
+    `timeout_s` is the timeout of one answer; while no broker can be reached, a subscription retries for the same time
+    again. `headers` are sent with every request. `token`, or the content of `token_file` (read again when it changes),
+    identifies the caller; the default is SEAWEEDQ_TOKEN or SEAWEEDQ_TOKEN_FILE. `ca_file` holds the certificate
+    authorities for https, as PEM. Every method raises the broker's errors (`seaweedq.errors`), and ConnectionFailed if
+    no broker answers. After all brokers have failed, only producers and subscriptions retry: they can do so without
+    publishing anything twice. The client calls `on_retry` before each retry, with the error and the number of seconds
+    that it will keep trying, and with None once a broker has answered again.
     """
 
     def __init__(
@@ -127,8 +128,7 @@ class AsyncClient:
         retention: Retention | None = None,
         limits: Mapping[str, float | None] | None = None,
     ) -> dict[str, Any]:
-        """Creates a topic, or checks that an existing one matches the fields that are given. Returns the topic as
-        `topic` does.
+        """Creates a topic, or checks that an existing one matches the given fields. Returns the same as `topic`.
 
         Durations and sizes may have units: `retention={"max_age_s": "7d"}`. Raises TopicConflict, InvalidRequest.
         """
@@ -147,7 +147,7 @@ class AsyncClient:
         return await self._run(calls.call("PUT", calls.topic_path(name), config))
 
     async def topic(self, name: str) -> dict[str, Any]:
-        """Returns a topic's configuration, counts, bytes and path. Raises TopicNotFound."""
+        """Returns a topic's configuration, counts, sizes in bytes and store path. Raises TopicNotFound."""
         return await self._run(calls.call("GET", calls.topic_path(name)))
 
     async def topics(self) -> list[dict[str, Any]]:
@@ -155,7 +155,7 @@ class AsyncClient:
         return await self._run(calls.pages("/v1/topics", "topics"))
 
     async def unreadable_topics(self) -> list[str]:
-        """Returns the names of the topics that `topics` leaves out, since they need a newer broker."""
+        """Returns the names of the topics that `topics` omits because their records need a newer broker."""
         return await self._run(calls.pages("/v1/topics", "unreadable"))
 
     async def update_topic(self, name: str, **config: Any) -> dict[str, Any]:
@@ -163,7 +163,8 @@ class AsyncClient:
         return await self._run(calls.call("PATCH", calls.topic_path(name), config))
 
     async def preview_retention(self, name: str, **retention: Any) -> dict[str, int]:
-        """Returns the files, bytes, messages and unread messages that such a retention would take now; changes nothing.
+        """Returns the number of files, bytes, messages and unread messages that this retention would delete now.
+        Changes nothing.
 
         Raises TopicNotFound, InvalidRequest.
         """
@@ -174,13 +175,14 @@ class AsyncClient:
         await self._run(calls.call("DELETE", calls.topic_path(name)))
 
     async def flush(self, name: str) -> Any:
-        """Returns once all messages acknowledged before are in Parquet files."""
+        """Returns once all messages that were acknowledged before the call are in Parquet files."""
         return await self._run(calls.flush(name))
 
     async def files(self, name: str, segment: int | None = None) -> list[TopicFile]:
-        """Returns the files with rows of a topic, or of one of its segments, in the order of their offsets in each.
+        """Returns the Parquet files that contain rows of a topic, or of one of its segments. The files of a segment are
+        sorted by offset.
 
-        They are listed, not opened. Raises TopicNotFound.
+        The broker lists the files without opening them. Raises TopicNotFound.
         """
         return await self._run(topic_files(name, segment))
 
@@ -189,26 +191,26 @@ class AsyncClient:
         return await self._run(calls.segments(name))
 
     async def segment(self, name: str, number: int) -> dict[str, Any]:
-        """Returns one segment of a topic, also one that retention has removed: state, successors, start and end offset,
+        """Returns one segment of a topic, even one that retention has removed: state, successors, start and end offset,
         ... Raises SegmentNotFound."""
         return await self._run(calls.call("GET", f"{calls.topic_path(name)}/segments/{number}"))
 
     async def history(
         self, name: str, since: datetime | None = None, until: datetime | None = None, cells: int | None = None
     ) -> dict[str, Any]:
-        """Returns what each range of key hashes took in the last hour: `cells` of time and keys, coarser if there
-        would be more of them, and `from` and `until`, between which the leader has recorded all. Times have an offset.
-        Raises TopicNotFound, InvalidRequest."""
+        """Returns the load of each range of key hashes in the last hour. `cells` are ranges of time and keys; if there
+        are too many, they become coarser. The leader has recorded everything between `from` and `until`. Times need a
+        UTC offset. Raises TopicNotFound, InvalidRequest."""
         return await self._run(calls.history(name, since, until, cells))
 
     async def publish(self, topic: str, messages: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> Published:
-        """Publishes messages `{"value", "key"?, "headers"?, "timestamp"?, "expires_in_s"?}` in one request, once.
+        """Publishes messages `{"value", "key"?, "headers"?, "timestamp"?, "expires_in_s"?}` in one request.
 
         Instead of `value`, `"reference": {"upload_id": ...}` names an upload.
 
-        If a limit refuses it, waits as long as the client's timeout at most; nothing was published then. After an
-        error that leaves the outcome open (ConnectionFailed), the caller must decide whether to publish again;
-        a producer has no such errors.
+        If a rate limit refuses the request, nothing is published; the client waits and sends it again, for at most its
+        timeout. If an error leaves the outcome open (ConnectionFailed), the caller must decide whether to publish
+        again. Use a producer to avoid such errors.
         """
         return await self._run(unhurried(calls.publish(topic, messages), self._patience()))
 
@@ -221,12 +223,12 @@ class AsyncClient:
         upload_id: str | None = None,
         write: str | None = None,
     ) -> str:
-        """Uploads a file (its path, or a seekable binary file) or bytes. Returns the id to publish it by.
+        """Uploads bytes or a file (a path, or a seekable binary file). Returns the id of the upload.
 
-        `publish(topic, {"reference": {"upload_id": id}})` makes a message of it, until it expires. With `upload_id` an
-        earlier upload is continued with its missing bytes; any other upload that fails or is interrupted is aborted.
-        With `write`, `{writer}/{number}`, the upload is for that write alone. Raises UploadMismatch, UploadExpired,
-        UploadNotFound, PayloadTooLarge, TooManyUploads, ConnectionFailed, OSError.
+        Until the upload expires, `publish(topic, {"reference": {"upload_id": id}})` turns it into a message.
+        `upload_id` resumes an earlier upload with its missing bytes. If any other upload fails or is interrupted, it is
+        aborted. With `write="{writer}/{number}"`, only that write may use the upload. Raises UploadMismatch,
+        UploadExpired, UploadNotFound, PayloadTooLarge, TooManyUploads, ConnectionFailed, OSError.
         """
         source = await asyncio.to_thread(Source.open, what)
         try:
@@ -245,11 +247,12 @@ class AsyncClient:
         progress: Progress | None = None,
         rows: Rows | None = None,
     ) -> Imported:
-        """Uploads a Parquet, NDJSON or Arrow file, of any size, and publishes each of its rows as a message.
+        """Uploads a Parquet, NDJSON or Arrow file of any size, and publishes each of its rows as a message.
 
-        Returns once all are durable; if any row is not valid, none is published. `format` defaults to that of the
-        path's suffix; with `bare` each line of NDJSON is itself the value. `progress(bytes, of these)` reports on the
-        upload, `rows(rows, of these)` on the import after it. Raises the errors of `upload` and `import_upload`.
+        Returns once all rows are durable. If any row is invalid, none is published. `format` defaults to the format of
+        the path's suffix. With `bare`, each line of NDJSON is itself the value. `progress(bytes, total)` reports the
+        progress of the upload, and then `rows(rows, total)` the progress of the import. Raises the errors of `upload`
+        and `import_upload`.
         """
         kind = choose_format(what, format, bare)
         upload_id = await self.upload(topic, what, ANY_BYTES, progress)
@@ -258,10 +261,11 @@ class AsyncClient:
     async def import_upload(
         self, topic: str, upload_id: str, format: Format, bare: bool = False, rows: Rows | None = None
     ) -> Imported:
-        """As `import_file`, of an existing upload; an import requested before is joined, and publishes nothing twice.
+        """Imports an existing upload, as `import_file` does. If the import was already requested, joins it and
+        publishes nothing twice.
 
         Raises InvalidMessages, InvalidImport, InvalidRequest (no row was published), UploadNotFound, UploadExpired,
-        UploadConflict, ConnectionFailed: all with the `upload_id` among their fields.
+        UploadConflict, ConnectionFailed. All of them have the `upload_id` among their fields.
         """
         steps = import_rows(topic, upload_id, format, bare, self._patience(), rows)
         return await self._run(steps)
@@ -277,20 +281,21 @@ class AsyncClient:
         drawn: bool = False,
         wait_s: float | None = None,
     ) -> WriteState:
-        """Publishes the rows of many uploads, once for each number of a writer: the first call of a number decides, and
-        others get its answer, whatever they name.
+        """Publishes the rows of many uploads, once per writer and number. The first call with a number decides; later
+        calls get its result, even if they name other uploads.
 
-        The uploads were begun for this write (`upload` with `write`), and are all of one format. Returns once all rows
-        are durable, or after `wait_s` seconds, with the state then; the same call joins it. If a row of any file is not
-        valid, none is published. Numbers rise. With `drawn` the writer's name was drawn, and is remembered for a day,
-        not 30. Raises WriteOutOfOrder, TooManyWriters, InvalidMessages, InvalidImport, InvalidRequest, UploadNotFound,
-        UploadExpired, UploadConflict, ConnectionFailed: all with `writer` and `number` among their fields.
+        Each upload must have been created for this write (`upload` with `write`), and all must have the same format.
+        Returns once all rows are durable, or after `wait_s` seconds with the state at that moment; the same call then
+        joins the running write. If any row of any file is invalid, none is published. Numbers must rise. With `drawn`,
+        the writer's name is random, and the topic remembers it for a day instead of 30. Raises WriteOutOfOrder,
+        TooManyWriters, InvalidMessages, InvalidImport, InvalidRequest, UploadNotFound, UploadExpired, UploadConflict,
+        ConnectionFailed. All of them have `writer` and `number` among their fields.
         """
         steps = write_rows(topic, writer, number, uploads, format, bare, drawn, self._patience(), wait_s)
         return await self._run(steps)
 
     async def writes(self, topic: str) -> list[WriteState]:
-        """Returns the newest write of each writer of a topic, by the writers' names."""
+        """Returns the newest write of each writer of a topic, sorted by writer."""
         return await self._run(patiently(uploading.writes(topic), self._patience()))
 
     async def last_write(self, topic: str, writer: str) -> WriteState:
@@ -300,10 +305,10 @@ class AsyncClient:
     async def fetch(
         self, topic: str, segment: int, offset: int, limit: int = 100, wait_s: float = 0
     ) -> Page[AsyncMessage]:
-        """Returns at most `limit` messages of a segment from `offset` on; waits up to `wait_s` (30 at most) for the
+        """Returns at most `limit` messages of a segment from `offset` on. Waits up to `wait_s` (30 at most) for the
         first one.
 
-        Raises OffsetOutOfRange beyond the end.
+        Raises OffsetOutOfRange if `offset` is beyond the end.
         """
         return await self._run(calls.fetch(topic, segment, offset, limit, wait_s, self._message(topic)))
 
@@ -319,12 +324,13 @@ class AsyncClient:
         max_message_bytes: int = MIB,
         delivery_timeout_s: float = 120,
     ) -> AsyncProducer:
-        """Returns a producer of a topic: batches, bounded memory, retries that publish nothing twice.
+        """Returns a producer for a topic. It sends batches, uses bounded memory, and retries without publishing
+        anything twice.
 
-        Use it in an `async with`. If the topic's segments have several owners, it sends to each owner the rows of its
-        segments, to all concurrently. `batching.Limits` explains the limits. Values over `max_message_bytes` (the
-        broker's setting of that name; the producer learns a smaller one) are uploaded and published by reference.
-        Messages that no broker accepts within `delivery_timeout_s` of `send` fail.
+        Use it in an `async with`. If several brokers own the topic's segments, the producer sends rows directly to the
+        owner of their segment, and to all owners concurrently. `batching.Limits` explains the limits. Values over
+        `max_message_bytes` (give the broker's setting; the producer learns a smaller one) are uploaded and published by
+        reference. Messages fail if no broker accepts them within `delivery_timeout_s` of `send`.
         """
         limits = Limits(linger_ms, batch_messages, batch_bytes, max_buffer_bytes, max_request_bytes)
         patience = self._patience(delivery_timeout_s)
@@ -344,15 +350,15 @@ class AsyncClient:
         segments: Collection[int] | None = None,
         expired: "Expired" = "skip",
     ) -> "pa.Table":
-        """Returns a topic's rows from its Parquet files, unsorted; `live`: complete to the last acknowledged row, none
-        twice.
+        """Returns a topic's rows from its Parquet files, unsorted. With `live`, the result has every row up to the last
+        acknowledged one, each exactly once.
 
-        `starting` and `ending` are half-open: offsets by segment, where segments that they do not name are read from
-        their start, to their end, or a datetime, which stands for the first row of each segment whose `_timestamp`
-        reaches it. `segments` leaves out all others. Rows that have expired when the read is planned, by the time of
-        the cluster, are left out; with `expired="keep"` they are there. The files must be reachable from here; none is
-        opened before its rows are read. Raises ValueError for an unknown column, segment, offset or `expired`, and for
-        a start above its end.
+        `starting` (inclusive) and `ending` (exclusive) are either offsets by segment or a datetime. Segments that the
+        offsets omit are read from their start, or to their end. A datetime stands for each segment's first row with
+        this `_timestamp` or a later one. `segments` excludes all other segments. Rows that have expired by the
+        cluster's time when the read is planned are left out; `expired="keep"` includes them. This machine must be able
+        to reach the files; no file is opened before its rows are read. Raises ValueError for an unknown column,
+        segment, offset or `expired`, and for a start above its end.
         """
         with needs("arrow", "read_table"):
             from seaweedq.client.core.table import ReadOptions, read_table
@@ -370,7 +376,7 @@ class AsyncClient:
         segments: Collection[int] | None = None,
         expired: "Expired" = "skip",
     ) -> AsyncIterator["pa.RecordBatch"]:
-        """Yields the rows of `read_table` a batch at a time, so that a topic may be larger than memory."""
+        """Yields the rows of `read_table` batch by batch, so that a topic may be larger than memory."""
         with needs("arrow", "read_batches"):
             from seaweedq.client.core.table import ReadOptions, plan_table
 
@@ -385,11 +391,11 @@ class AsyncClient:
     async def read_segment(
         self, topic: str, segment: int, start: int, end: int, expired: "Expired" = "skip"
     ) -> AsyncIterator["pa.RecordBatch"]:
-        """Yields the rows of a segment from offset `start` up to `end`, in order, in files or not, as read_table has
-        them.
+        """Yields the rows of a segment from offset `start` up to `end`, in order, with the columns of `read_table`. The
+        rows need not be in files yet.
 
-        Rows that have expired when a broker returns them are left out; with `expired="keep"` they are there. Waits for
-        a segment's owner up to the client's timeout. Raises OffsetOutOfRange beyond the end.
+        Rows that have expired when a broker returns them are left out; `expired="keep"` includes them. Waits for the
+        segment's owner, up to the client's timeout. Raises OffsetOutOfRange if `start` is beyond the end.
         """
         with needs("arrow", "read_segment"):
             from seaweedq.client.core.table import fetch_rows
@@ -458,8 +464,8 @@ class AsyncClient:
         filter: Filter | None = None,
         expires_after_s: Seconds | None = None,
     ) -> AsyncIterator[Batch]:
-        """Iterates over batches of a subscription: the rows of a pull as a pyarrow table, acked together by
-        `batch.ack()`. At most `max_messages` (10,000) rows a batch, and 8 MiB.
+        """Iterates over batches of a subscription. A batch holds the rows of one pull as a pyarrow table; `batch.ack()`
+        acks all of them. It has at most `max_messages` (10,000) rows and 8 MiB.
 
         Parameters and guarantees are those of `subscribe`.
         """
@@ -495,16 +501,17 @@ class AsyncClient:
         filter: Filter | None = None,
         expires_after_s: Seconds | None = None,
     ) -> Worked:
-        """Handles the messages of a subscription, up to `workers` at a time, and returns the counts once none came for
-        `idle_timeout_s`, or the client is closed.
+        """Handles the messages of a subscription with up to `workers` handlers at a time. Returns the counts once no
+        message has arrived for `idle_timeout_s`, or the client is closed.
 
-        A message is acked when `handler(message)` returns, and nacked when it raises: it comes again after the
-        subscription's backoff. `Reject` makes it a dead letter. The messages of a segment (`ordered`) or of a key
-        (`keyed`) are handled one at a time, in their order. Leases are extended meanwhile, each message's for at most
-        `max_extension_s` (3,600). At most `max_messages` wait to be handled, by default twice as many as there are
-        workers; short handlers want more. Other parameters are those of `subscribe`. Acks that came too late are
-        logged, and counted as `unknown`. An interrupt, or a cancellation, gives back what was not begun, and lets
-        nothing be leased for long. Raises the errors of `subscribe`, and the first one of an ack.
+        A message is acked when `handler(message)` returns. If the handler raises, the message is nacked and redelivered
+        after the subscription's backoff; if it raises `Reject`, the message becomes a dead letter. Messages of the same
+        segment (`ordered`) or key (`keyed`) are handled one at a time, in order. Leases are extended during handling,
+        for at most `max_extension_s` (3,600) per message. At most `max_messages` wait to be handled, by default twice
+        the number of workers; use more for short handlers. The other parameters are those of `subscribe`. Acks that
+        arrive too late are logged, and counted as `unknown`. An interrupt or a cancellation returns the messages that
+        no handler has started, so that their leases end soon. Raises the errors of `subscribe`, and the first error of
+        an ack.
         """
         most = check_work(handler, workers, max_messages, max_extension_s)
         settings = given_fields(
@@ -547,8 +554,8 @@ class AsyncClient:
         filter: Filter | None = None,
         expires_after_s: Seconds | None = None,
     ) -> dict[str, Any]:
-        """Creates a subscription, or checks that an existing one matches the fields that are given. Returns it as
-        `subscription` does.
+        """Creates a subscription, or checks that an existing one matches the given fields. Returns the same as
+        `subscription`.
 
         Durations may have units: `backoff_s=["1s", "5m"]`. Raises SubscriptionConflict, InvalidRequest.
         """
@@ -566,17 +573,18 @@ class AsyncClient:
         return await self._run(calls.call("PUT", calls.subscription_path(topic, name), config))
 
     async def update_subscription(self, topic: str, name: str, **config: Any) -> dict[str, Any]:
-        """Changes the given fields: all but mode, start and filter; `paused=True` lets it deliver nothing more. Raises
-        SubscriptionNotFound, InvalidRequest.
-        """
+        """Changes the given fields: all except mode, start and filter. `paused=True` stops deliveries. Raises
+        SubscriptionNotFound, InvalidRequest."""
         return await self._run(calls.call("PATCH", calls.subscription_path(topic, name), config))
 
     async def seek(self, topic: str, name: str, to: str | datetime | Mapping[str, Any]) -> dict[str, Any]:
-        """Lets a subscription go on elsewhere: all leases end, and what was acked from there on comes again.
+        """Moves a subscription to another position. All leases end, and messages from there on are delivered again even
+        if they were acked.
 
-        `to`: "earliest", "latest", the time of a message (with a time zone), or {"offsets": {segment: offset}}, which
-        moves those segments alone. Returns `segments` with `from` and `to`, and `moved`: those of which retention had
-        taken what was wanted. Raises SubscriptionNotFound, OffsetOutOfRange, InvalidRequest.
+        `to` is "earliest", "latest", a message time (with a time zone), or {"offsets": {segment: offset}}, which moves
+        only those segments. Returns `segments` with `from` and `to`, and `moved`: the segments that start later than
+        requested, because retention had deleted messages. Raises SubscriptionNotFound, OffsetOutOfRange,
+        InvalidRequest.
         """
         return await self._run(calls.seek(topic, name, to, self._ids.nonce()))
 
@@ -585,14 +593,13 @@ class AsyncClient:
         await self._run(calls.call("DELETE", calls.subscription_path(topic, name)))
 
     async def run(self, steps: Steps[T]) -> T:
-        """Runs steps of the client's core (`seaweedq.client.core`) and returns their result. Their requests must all be
-        safe to repeat: each is sent until a broker answers, for the client's timeout at most.
-        """
+        """Runs steps of the client's core (`seaweedq.client.core`), and returns their result. All their requests must
+        be safe to repeat: each is sent until a broker answers, for at most the client's timeout."""
         return await self._run(patiently(steps, self._patience()))
 
     async def close(self) -> None:
-        """Ends `work` once what runs is finished, closes the producers, sends the waiting acks, closes the connections.
-        Raises the first error of these."""
+        """Ends `work` once the running handlers are finished, closes the producers, sends the waiting acks, and closes
+        the connections. Raises the first error that occurs."""
         works = tuple(self._works)
         for work in works:
             work.stop()

@@ -100,10 +100,10 @@ _ARROW = "seaweedq.client.core.arrow_batches"
 
 
 class AsyncProducer:
-    """Gathers messages and publishes them in batches, each exactly once. For one event loop.
+    """Collects messages and publishes them in batches, each exactly once. For one event loop.
 
-    Receipts report failed messages, and the error is also raised once: by the next `send`, `flush` or `close`. The
-    producer can be used after it.
+    The receipts of failed messages report the error. The next `send`, `flush` or `close` also raises it once; the
+    producer can be used after that.
     """
 
     def __init__(
@@ -135,10 +135,10 @@ class AsyncProducer:
         timestamp: datetime | str | None = None,
         expires_in_s: float | None = None,
     ) -> AsyncReceipt:
-        """Accepts a message, which is sent within `linger_ms`. Waits while `max_buffer_bytes` are buffered.
+        """Accepts a message, which is sent within `linger_ms`. Waits while the buffer holds `max_buffer_bytes`.
 
-        `value` is any JSON value, a msgspec.Raw of JSON text, or bytes for a `bytes` topic. Raises TypeError and
-        ValueError for an invalid message, and the error of an earlier batch: then this message is not accepted.
+        `value` is any JSON value, a msgspec.Raw with JSON text, or bytes for a `bytes` topic. Raises TypeError and
+        ValueError for an invalid message. Raises the error of an earlier batch; this message is then not accepted.
         """
         is_plain = headers is None and timestamp is None and expires_in_s is None
         offload = self._route.offload
@@ -168,12 +168,13 @@ class AsyncProducer:
         timestamp: datetime | str | None = None,
         expires_in_s: float | None = None,
     ) -> AsyncReceipt:
-        """Accepts a file as a message: it is uploaded in the background, and published by reference.
+        """Accepts a file as a message: the producer uploads it in the background, and publishes it by reference.
 
-        Later messages wait for it, so that all stay in order; the file must not change until then. `content_type`
-        defaults to that of the name's suffix; `progress(bytes, of these)` reports on the upload, from any thread.
-        Raises OSError at once if the file cannot be read, else as `send` does. The receipt raises UploadMismatch,
-        UploadExpired, PayloadTooLarge and others; then nothing is left of the upload.
+        Later messages wait for the upload, so that the order is kept. The file must not change until then.
+        `content_type` defaults to the type of the name's suffix. `progress(bytes, total)` reports the upload's
+        progress, from any thread. Raises OSError immediately if the file cannot be read, otherwise raises as `send`
+        does. The receipt raises UploadMismatch, UploadExpired, PayloadTooLarge and others; nothing is left of a failed
+        upload.
         """
         arguments = (path, key, headers, content_type, progress, timestamp, expires_in_s)
         job = await asyncio.to_thread(file_job, *arguments)
@@ -201,10 +202,11 @@ class AsyncProducer:
             self._wake.set()
 
     async def send_table(self, table: "pa.Table | pa.RecordBatch") -> list[AsyncDelivery]:
-        """Publishes a table's columns, in requests of at most half of `max_request_bytes`. Returns a delivery for each.
+        """Publishes a table's rows, in requests of at most half of `max_request_bytes`. Returns a delivery for each
+        request.
 
         Columns: `value`, or the fields of a typed topic, and optionally `_key`, `_timestamp`, `_headers`, `_expires`.
-        Waits while `max_buffer_bytes` are buffered; raises as `send` does.
+        Waits while the buffer holds `max_buffer_bytes`. Raises as `send` does.
         """
         with needs("arrow", "send_table"):
             if _ARROW not in sys.modules:  # to import it takes time that an event loop does not have
@@ -225,7 +227,7 @@ class AsyncProducer:
         return self._acknowledged
 
     async def flush(self) -> None:
-        """Returns once all messages sent before are acknowledged or failed; raises the error of a batch that failed."""
+        """Returns once all messages sent before are acknowledged or have failed. Raises the error of a failed batch."""
         is_answered = self._partition.close_open()
         self._wake.set()
         async with self._progressed:
@@ -233,7 +235,7 @@ class AsyncProducer:
         self._raise_error()
 
     async def close(self) -> None:
-        """Flushes and ends. Raises as `flush` does; closing again is no error."""
+        """Flushes and ends. Raises as `flush` does. Closing a closed producer does nothing."""
         self._closing = True
         self._partition.close_open()
         self._wake.set()

@@ -103,7 +103,7 @@ class BaseMessage:
 
     @property
     def key(self) -> str | None:
-        """Returns the key, if it has one."""
+        """Returns the key, or None if there is no key."""
         return self._wire.key
 
     @property
@@ -140,7 +140,7 @@ class BaseMessage:
 
     @property
     def timestamp(self) -> datetime:
-        """Returns the publisher's time, else the broker's; UTC."""
+        """Returns the publisher's timestamp, or the broker's if the publisher gave none; UTC."""
         return self._wire.timestamp
 
     @property
@@ -155,35 +155,36 @@ class BaseMessage:
 
     @property
     def attempt(self) -> int:
-        """Returns how often it was delivered to the subscription, including this time; 1 for a fetched one."""
+        """Returns how often it was delivered to the subscription, including this delivery; 1 for a fetched message."""
         attempt = self._wire.attempt
         return 1 if isinstance(attempt, UnsetType) else attempt
 
     @property
     def reference(self) -> Reference | None:
-        """Returns its payload's `uri`, `size`, `sha256`, `content_type`, `url`, if it was published by reference."""
+        """Returns the payload's `uri`, `size`, `sha256`, `content_type`, `url` if the message was published by
+        reference."""
         return self._wire.reference or None
 
     def ack(self) -> None:
-        """Acks the message, so that it is never delivered again. Returns at once: acks are sent together in the
-        background.
+        """Acks the message, so that it is never delivered again. Returns immediately: the client sends acks together in
+        the background.
 
         Raises ClientError for a message that was fetched.
         """
         self._origin.answer(self._wire.id)
 
     def nack(self, delay_s: float | None = None, reject: bool = False, reason: str | None = None) -> None:
-        """Gives the message back: it is delivered again after `delay_s` seconds (0 to 43,200; None: the subscription's
-        backoff), or with `reject` goes to the topic for dead letters, with a `reason` of at most 255 characters.
-        Returns at once, as `ack`; the subscription raises InvalidRequest, NoDeadLetters later.
+        """Returns the message to the subscription. It is delivered again after `delay_s` seconds (0 to 43,200; None:
+        the subscription's backoff). With `reject`, it goes to the dead-letter topic instead, with a `reason` of at most
+        255 characters. Returns immediately, as `ack` does; the subscription raises InvalidRequest, NoDeadLetters later.
 
         Raises ClientError for a message that was fetched.
         """
         self._origin.answer(nack_of(self._wire.id, self._origin.lease, delay_s, reject, reason))
 
     def extend(self, ack_deadline_s: float | None = None) -> None:
-        """Lets the message's lease end `ack_deadline_s` seconds from now; None: as many as the subscription gives.
-        Returns at once, as `ack`; the subscription raises InvalidRequest later.
+        """Extends the message's lease, so that it ends `ack_deadline_s` seconds from now (None: the subscription's
+        deadline). Returns immediately, as `ack` does; the subscription raises InvalidRequest later.
 
         Raises ClientError for a message that was fetched.
         """
@@ -213,18 +214,20 @@ class Message(BaseMessage):
         self._chunks = chunks
 
     def open(self) -> BinaryIO:
-        """Opens the payload for reading once, from its beginning; without a `reference` the value's own bytes.
+        """Opens the payload for reading once, from the beginning. Without a `reference`, the payload is the value's own
+        bytes.
 
-        Reads from the store, or through a broker if that fails, and resumes a read that was cut off. The last bytes
-        come only if all agree with the digest. Reading raises Damaged, PayloadNotFound, ConnectionFailed. Use it in a
-        `with`.
+        Reads from the store, or through a broker if that fails, and resumes an interrupted read. The last bytes are
+        returned only if the digest of the whole payload matches. Reading raises Damaged, PayloadNotFound,
+        ConnectionFailed. Use it in a `with`.
         """
         return reader(self._chunks(self._wire)) if self._wire.reference else io.BytesIO(self.raw)
 
     def download(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-        """Writes the payload (or the value's own bytes) to a file, which appears once its digest was checked.
+        """Writes the payload (or the value's own bytes) to a file, which appears only after its digest is checked.
 
-        Calls `progress(bytes, of these)` as it goes. Raises as reading does, and OSError; then there is no file.
+        Calls `progress(bytes, total)` repeatedly. Raises the errors of reading, and OSError; in that case there is no
+        file.
         """
         destination = AtomicFile(path, self._wire.reference.size if self._wire.reference else len(self.raw), progress)
         try:
@@ -248,18 +251,20 @@ class AsyncMessage(BaseMessage):
         self._chunks = chunks
 
     def open(self) -> AsyncPayload:
-        """Opens the payload for reading once, from its beginning; without a `reference` the value's own bytes.
+        """Opens the payload for reading once, from the beginning. Without a `reference`, the payload is the value's own
+        bytes.
 
-        Reads from the store, or through a broker if that fails, and resumes a read that was cut off. The last bytes
-        come only if all agree with the digest. Reading raises Damaged, PayloadNotFound, ConnectionFailed. Use it in an
-        `async with`.
+        Reads from the store, or through a broker if that fails, and resumes an interrupted read. The last bytes are
+        returned only if the digest of the whole payload matches. Reading raises Damaged, PayloadNotFound,
+        ConnectionFailed. Use it in an `async with`.
         """
         return AsyncPayload(self._chunks(self._wire) if self._wire.reference else _alone(self.raw))
 
     async def download(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-        """Writes the payload (or the value's own bytes) to a file, which appears once its digest was checked.
+        """Writes the payload (or the value's own bytes) to a file, which appears only after its digest is checked.
 
-        Calls `progress(bytes, of these)` as it goes. Raises as reading does, and OSError; then there is no file.
+        Calls `progress(bytes, total)` repeatedly. Raises the errors of reading, and OSError; in that case there is no
+        file.
         """
         size = self._wire.reference.size if self._wire.reference else len(self.raw)
         destination = await asyncio.to_thread(AtomicFile, path, size, progress)
@@ -297,7 +302,7 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """The rows of one pull, of one lease."""
+    """The rows of one pull. They share one lease."""
 
     __slots__ = ("_origin", "_stream", "_table")
 
@@ -313,7 +318,7 @@ class Batch:
     @property
     def table(self) -> "pa.Table":
         """Returns the rows: the columns of the topic's files, `segment` (int32), `_offset` (int64), and `_attempt`
-        (int32), how often each was delivered. Built without a copy of the columns, when it is first asked for."""
+        (int32), which counts the deliveries of a row. The table is built on first use, without copying the columns."""
         if self._table is None:
             with needs("arrow", "a batch's table"):
                 import pyarrow as pa
@@ -322,18 +327,18 @@ class Batch:
         return self._table
 
     def ack(self) -> None:
-        """Acks all of its rows. Returns at once: the ack is sent in the background."""
+        """Acks all rows. Returns immediately: the ack is sent in the background."""
         self._origin.answer(Answer("ack", None, self._origin.lease))
 
     def nack(self, delay_s: float | None = None, reject: bool = False, reason: str | None = None) -> None:
-        """Gives all of its rows back: they are delivered again after `delay_s` seconds (0 to 43,200; None: the
-        subscription's backoff), or with `reject` go to the topic for dead letters, with a `reason` of at most 255
-        characters. Returns at once, as `ack`; the iteration raises InvalidRequest, NoDeadLetters later."""
+        """Returns all rows to the subscription. They are delivered again after `delay_s` seconds (0 to 43,200; None:
+        the subscription's backoff). With `reject`, they go to the dead-letter topic instead, with a `reason` of at most
+        255 characters. Returns immediately, as `ack` does; the iteration raises InvalidRequest, NoDeadLetters later."""
         self._origin.answer(nack_of(None, self._origin.lease, delay_s, reject, reason))
 
     def extend(self, ack_deadline_s: float | None = None) -> None:
-        """Lets its lease end `ack_deadline_s` seconds from now; None: as many as the subscription gives. Returns at
-        once, as `ack`; the iteration raises InvalidRequest later."""
+        """Extends the lease of all rows, so that it ends `ack_deadline_s` seconds from now (None: the subscription's
+        deadline). Returns immediately, as `ack` does; the iteration raises InvalidRequest later."""
         self._origin.answer(extension_of(None, self._origin.lease, ack_deadline_s))
 
     def __repr__(self) -> str:

@@ -190,10 +190,10 @@ class Producer:
         timestamp: datetime | str | None = None,
         expires_in_s: float | None = None,
     ) -> Receipt:
-        """Accepts a message, which is sent within `linger_ms`. Waits while `max_buffer_bytes` are buffered.
+        """Accepts a message, which is sent within `linger_ms`. Waits while the buffer holds `max_buffer_bytes`.
 
-        `value` is any JSON value, a msgspec.Raw of JSON text, or bytes for a `bytes` topic. Raises TypeError and
-        ValueError for an invalid message, and the error of an earlier batch: then this message is not accepted.
+        `value` is any JSON value, a msgspec.Raw with JSON text, or bytes for a `bytes` topic. Raises TypeError and
+        ValueError for an invalid message. Raises the error of an earlier batch; this message is then not accepted.
         """
         if self._is_forked:
             self._check_process()
@@ -231,12 +231,13 @@ class Producer:
         timestamp: datetime | str | None = None,
         expires_in_s: float | None = None,
     ) -> Receipt:
-        """Accepts a file as a message: it is uploaded in the background, and published by reference.
+        """Accepts a file as a message: the producer uploads it in the background, and publishes it by reference.
 
-        Later messages wait for it, so that all stay in order; the file must not change until then. `content_type`
-        defaults to that of the name's suffix; `progress(bytes, of these)` reports on the upload, from any thread.
-        Raises OSError at once if the file cannot be read, else as `send` does. The receipt raises UploadMismatch,
-        UploadExpired, PayloadTooLarge and others; then nothing is left of the upload.
+        Later messages wait for the upload, so that the order is kept. The file must not change until then.
+        `content_type` defaults to the type of the name's suffix. `progress(bytes, total)` reports the upload's
+        progress, from any thread. Raises OSError immediately if the file cannot be read, otherwise raises as `send`
+        does. The receipt raises UploadMismatch, UploadExpired, PayloadTooLarge and others; nothing is left of a failed
+        upload.
         """
         self._check_process()
         job = file_job(path, key, headers, content_type, progress, timestamp, expires_in_s)
@@ -256,10 +257,11 @@ class Producer:
             self._work.notify()
 
     def send_table(self, table: "pa.Table | pa.RecordBatch") -> list[Delivery]:
-        """Publishes a table's columns, in requests of at most half of `max_request_bytes`. Returns a delivery for each.
+        """Publishes a table's rows, in requests of at most half of `max_request_bytes`. Returns a delivery for each
+        request.
 
         Columns: `value`, or the fields of a typed topic, and optionally `_key`, `_timestamp`, `_headers`, `_expires`.
-        Waits while `max_buffer_bytes` are buffered; raises as `send` does.
+        Waits while the buffer holds `max_buffer_bytes`. Raises as `send` does.
         """
         with needs("arrow", "send_table"):
             from seaweedq.client.core.arrow_batches import slices
@@ -284,7 +286,7 @@ class Producer:
         return self._acknowledged
 
     def flush(self) -> None:
-        """Returns once all messages sent before are acknowledged or failed; raises the error of a batch that failed."""
+        """Returns once all messages sent before are acknowledged or have failed. Raises the error of a failed batch."""
         self._check_process()
         with self._changed:
             is_answered = self._partition.close_open()
@@ -293,7 +295,7 @@ class Producer:
             self._raise_error()
 
     def close(self) -> None:
-        """Flushes and ends. Raises as `flush` does; closing again is no error."""
+        """Flushes and ends. Raises as `flush` does. Closing a closed producer does nothing."""
         if self._is_forked:
             return
         with self._changed:
