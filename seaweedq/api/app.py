@@ -109,7 +109,7 @@ class Application:
                 raise
             if not out.begun and isinstance(out, Outgoing):
                 out.body = None  # is not waited for
-                error = NotReady("the broker is stopping; whether the request has taken effect is unknown")
+                error = NotReady("the broker is stopping; it is unknown whether the request took effect")
                 await out.answer(problem_answer(error))
         finally:
             if out.begun:

@@ -55,7 +55,7 @@ def check_name(name: str, what: str = "topic") -> str:
     """Returns the name, if it is valid. Raises InvalidName."""
     if not _NAME.fullmatch(name):
         raise InvalidName(
-            f"invalid {what} name {name[:200]!r}: use 1 to 127 of A-Z a-z 0-9 . _ -, first a letter or a digit",
+            f"invalid {what} name {name[:200]!r}: use 1 to 127 of A-Z a-z 0-9 . _ -, starting with a letter or a digit",
             name=name[:200],
         )
     return name

@@ -474,11 +474,11 @@ class Broker:
                 await asyncio.gather(*(service.hand_over() for service in self.services))
         except (TimeoutError, SeaweedqError) as error:
             logger.warning(
-                "could not hand over all segments and subscriptions; other brokers recover them: %s",
+                "could not hand over all segments and subscriptions; other brokers will recover them: %s",
                 str(error) or "out of time",
             )
         except Exception:  # the stop goes on, whatever has happened
-            logger.exception("could not hand over all segments and subscriptions; other brokers recover them")
+            logger.exception("could not hand over all segments and subscriptions; other brokers will recover them")
 
     def _left_s(self) -> float:
         """Returns the time that is left of `shutdown_s`, which the first call starts."""
@@ -520,9 +520,9 @@ class Broker:
             async with asyncio.timeout(self._left_s()):
                 return not self.lost.is_set() and await self._put_away()
         except TimeoutError:
-            logger.warning("could not flush all messages in time; they are recovered from the journal later")
+            logger.warning("could not flush all messages in time; they will be recovered from the journal")
         except Exception:
-            logger.exception("could not flush all messages; they are recovered from the journal later")
+            logger.exception("could not flush all messages; they will be recovered from the journal")
         return False
 
     async def _put_away(self) -> bool:
@@ -616,7 +616,7 @@ class Broker:
         if not self.lost.is_set():
             revoked = self.context.membership.was_revoked
             more = self.process.revoked.add() if revoked else ""
-            logger.warning("%s is no longer a member of the cluster and stops: %s%s", self.id, why, more)
+            logger.warning("%s is no longer a member of the cluster, and is stopping: %s%s", self.id, why, more)
         self.begin_stop()
         self.lost.set()
 

@@ -143,7 +143,7 @@ def check_right(caller: Caller, action: Action, resource: Resource) -> None:
 def forbidden(action: Action, resource: Resource) -> Forbidden:
     """Returns the error for a right that is missing. It does not tell whether the resource exists."""
     shown = str(resource)[:SHOWN]
-    return Forbidden(f"this needs the right to {action} on {shown!r}", action=str(action), resource=shown)
+    return Forbidden(f"the request needs the right {action} on {shown!r}", action=str(action), resource=shown)
 
 
 def header_of(caller: Caller) -> dict[str, str]:
@@ -250,7 +250,7 @@ class Authentication:
             found = callers.find(digest := digest_of(text))
             if found is None and text.startswith(PREFIX):
                 if not callers.view.loaded:
-                    raise NotReady("the broker is starting, and does not know yet which tokens count")
+                    raise NotReady("the broker is starting, and does not know yet which tokens are valid")
                 if not await callers.learn(text) or (found := callers.find(digest)) is None:
                     raise Unauthenticated(REFUSED)
         request.caller = found or (NOBODY if self._needs_token else callers.view.anonymous)

@@ -204,6 +204,6 @@ def check_client(request: Request) -> None:
     if not (is_asked or _CLIENT in headers or headers.get(b"authorization", b"")[:7].lower() == b"bearer "):
         raise ForeignOrigin(
             f"a GET that leases messages needs the header {CLIENT}, with any value, or `Authorization: Bearer ...`: "
-            "without them it may be a web page's",
+            "without either, a web page may have sent it",
             header=CLIENT,
         )

@@ -156,7 +156,7 @@ class BoundedProtocol(HttpToolsProtocol):
             elif name == b"transfer-encoding":
                 codings.append(value.lower())
         if codings and any(coding != b"chunked" for coding in codings):
-            self.app = partial(_refuse_with, UnreadableRequest("of transfer codings only chunked is taken"))
+            self.app = partial(_refuse_with, UnreadableRequest("the only supported transfer coding is chunked"))
         if len(self.headers) > MAX_HEAD_LINES:
             self.app = partial(_refuse_with, UnreadableRequest(TOO_MANY_LINES))
         self._body_left = int(stated) if stated.isdigit() else 0
@@ -440,7 +440,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._bounds.refusals.note("address", detail)
             return Overloaded(f"{detail}; try again", max_connections_per_address=most)
         self._bounds.refusals.note("connection", f"there are max_connections={most}, and none of them is quiet")
-        return Overloaded(f"the broker has max_connections={most} already, all busy; try again", max_connections=most)
+        return Overloaded(
+            f"all max_connections={most} connections of the broker are busy; try again", max_connections=most
+        )
 
     def _too_slow(self) -> None:
         """Closes the connection without an answer: no request has come. If requests before it wait for their turn,

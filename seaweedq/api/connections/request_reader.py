@@ -401,7 +401,7 @@ class Body:
         """Raises RequestTooLarge or MissingContentType for a body of so many bytes, or of more."""
         if size > self._limit:
             raise RequestTooLarge(
-                f"the body is over max_request_bytes={self._limit}; split it into smaller requests, "
+                f"the body is larger than max_request_bytes={self._limit}; split it into smaller requests, "
                 "or publish large payloads as uploads by reference",
                 limit_bytes=self._limit,
             )

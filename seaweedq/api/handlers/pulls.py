@@ -328,7 +328,9 @@ def check_count(content: bytes) -> None:
     """Raises InvalidRequest for a body with more values than any valid one has, before it is decoded: it may need more
     memory than there is, and is none of those that are to be tried again."""
     if content.count(b",") > MAX_IDS + _MORE_COMMAS:
-        raise InvalidRequest(f"ids has over {MAX_IDS} values; it must have 1 to {MAX_IDS}", field="ids", bound=MAX_IDS)
+        raise InvalidRequest(
+            f"ids has more than {MAX_IDS} values; it must have 1 to {MAX_IDS}", field="ids", bound=MAX_IDS
+        )
 
 
 def _pull(wanted: PullRequest, wait_s: float) -> Pull:

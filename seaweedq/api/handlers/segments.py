@@ -704,9 +704,7 @@ def _broker_meant(roster: Roster, to: str) -> str | None:
         detail = f"{len(named)} brokers have the name {to!r}: {', '.join(brokers)}"
         raise InvalidRequest(detail, field="to", value=to, brokers=brokers)
     if named and not roster.brokers[named[0]].record.takes_more:
-        raise InvalidRequest(
-            f"broker {named[0]} is starting or draining, and receives no segments", field="to", value=to
-        )
+        raise InvalidRequest(f"broker {named[0]} is starting or draining, and takes no segments", field="to", value=to)
     return named[0] if named else None
 
 

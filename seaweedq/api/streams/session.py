@@ -220,7 +220,7 @@ class StreamSession:
         try:
             while not self.ended.is_set():
                 await step()
-            raise NotReady("the broker is leaving; connect again")
+            raise NotReady("the broker is stopping; connect again")
         except ClientGone:
             return
         except SeaweedqError as error:

@@ -217,14 +217,16 @@ class SubscriptionStream:
     async def hear(self, text: str | None) -> bytes:
         """Returns the answer to a message of the client."""
         if not text:
-            raise UnreadableBody("the message is not JSON: it is empty, or no text")
+            raise UnreadableBody("the message is not JSON: it is empty, or not a text frame")
         content = text.encode()
         check_count(content)
         with self.route.acks.calls.reader.decoding_json(content):
             said = decode_request(content, None, _CLIENT_FRAME)
             named = {verb: one for verb in said.__struct_fields__ if (one := getattr(said, verb)) is not UNSET}
             if len(named) != 1:
-                raise InvalidRequest(f"the message has {sorted(named)}; it must have one of ack, nack and extend")
+                raise InvalidRequest(
+                    f"the message has {sorted(named)}; it must have exactly one of ack, nack and extend"
+                )
             ((verb, wanted),) = named.items()
             path = f"/v1/topics/{self.topic.name}/subscriptions/{self.name}/{verb}"
             self.route.acks.calls.catalog.check(self.topic)  # as the request of its own does that acks

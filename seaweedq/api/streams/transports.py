@@ -168,7 +168,9 @@ def check_accepted(request: Request) -> None:
     """Raises NotAcceptable if the client takes no events."""
     if not request.accepts(MEDIA):
         stated = (request.header(b"accept") or "")[:SHOWN]
-        raise NotAcceptable(f"the stream is {MEDIA}, or a WebSocket; the request accepts {stated!r}", supported=[MEDIA])
+        raise NotAcceptable(
+            f"the stream is available as {MEDIA} or a WebSocket; the request accepts {stated!r}", supported=[MEDIA]
+        )
 
 
 async def accept(request: Request, out: Send) -> None:

@@ -169,16 +169,16 @@ class Principals:
         """Returns the principal of a token, and the token from which it comes."""
         if wanted.principal is not None and judge(caller, Action.ACCESS, CLUSTER):
             if wanted.principal == DEFAULT:
-                raise InvalidRequest(f"{DEFAULT!r} is no principal, and has no tokens", field="principal")
+                raise InvalidRequest(f"{DEFAULT!r} is not a principal, and has no tokens", field="principal")
             return wanted.principal, None
         if wanted.principal not in (None, caller.principal):
             raise Forbidden(
-                f"a token of another principal needs the right to {Action.ACCESS}",
+                f"a token for another principal needs the right {Action.ACCESS}",
                 action=str(Action.ACCESS),
                 resource="cluster",
             )
         if caller.principal is None or caller.token is None or caller.principal == ADMIN:
-            raise InvalidRequest("name the principal for which the token is", field="principal")
+            raise InvalidRequest("name the principal that the token is for", field="principal")
         if wanted.grants is not None and not all(layer.cover(wanted.grants) for layer in caller.layers):
             raise Forbidden("a token cannot give more than the one from which it comes")
         if len(list(self.view.lineage(caller.token))) >= MAX_DEPTH:
@@ -193,12 +193,12 @@ class Principals:
         if minted >= MOST_MINTED:
             raise InvalidRequest(
                 f"the principal has issued {minted} tokens from its own and may have {MOST_MINTED}; revoke some, or "
-                f"ask an administrator, who may give it {MOST_OF_ONE}",
+                f"ask an administrator, who may issue up to {MOST_OF_ONE}",
                 bound=MOST_MINTED,
             )
         if own >= MOST_OF_ONE or len(self.view.tokens) >= MOST:
             raise InvalidRequest(
-                f"the principal has {own} tokens and may have {MOST_OF_ONE}, the cluster {MOST}; revoke some",
+                f"the principal has {own} tokens; it may have {MOST_OF_ONE}, and the cluster {MOST}; revoke some",
                 bound=MOST_OF_ONE,
             )
 

@@ -53,13 +53,13 @@ async def cluster_of(
     if record.store and await known_identity(store) is None:
         raise UnfitStore(
             f"{named}: coordination has a cluster already, {record.cluster}, and this is not its store, which would "
-            "have a _cluster.json; start with the store that all brokers have, or with coordination that is new"
+            "have a _cluster.json; start with the store that all brokers use, or with new coordination"
         )
     identity = await cluster_identity(store, record.cluster, clock, ids.nonce())
     if identity.cluster != record.cluster:
         raise UnfitStore(
-            f"{named}: the store belongs to cluster {identity.cluster}, this coordination to {record.cluster}; "
-            "start with what the store was made with, or with a fresh store"
+            f"{named}: the store belongs to cluster {identity.cluster}, but coordination to {record.cluster}; "
+            "start with the coordination that the store was created with, or with a new store"
         )
     generation = Generation(record.generation, record.nonce)
     if not record.store:
@@ -68,7 +68,7 @@ async def cluster_of(
         reach("join.generation")
         record = (await _record(coordination, known.replace(store=identity.store))).record
     if record.store != identity.store:
-        raise UnfitStore(f"{named}: coordination knows another store of cluster {record.cluster}, made at another time")
+        raise UnfitStore(f"{named}: coordination belongs to another store of cluster {record.cluster}")
     await check_generation(store, generation, named)
     return record
 

@@ -56,7 +56,7 @@ class LimitSplit:
                 if self._election.is_leader:
                     await self.split()
             except Exception:
-                logger.exception("limits were not split, going on")
+                logger.exception("limits could not be divided among brokers; continuing")
             await asyncio.sleep(SPLIT_S)
 
     async def split(self) -> None:

@@ -79,9 +79,9 @@ class PeriodicTask:
         try:
             await self._work()
         except SeaweedqError as error:
-            logger.warning("%s ended early, to be tried again: %s", self._name, error)
+            logger.warning("%s ended early, and will be retried: %s", self._name, error)
         except Exception:
-            logger.exception("%s failed, to be tried again", self._name)
+            logger.exception("%s failed, and will be retried", self._name)
         finally:
             self._due_s = self._clock.monotonic_s() + self._every_s
             self._task = None

@@ -97,7 +97,7 @@ class Revoker:
             try:
                 await self.round()
             except (Fenced, SeaweedqError) as error:
-                logger.warning("could not look after suspected brokers: %s", error)
+                logger.warning("could not check suspected brokers: %s", error)
             is_idle = not (self._reports.by_broker or self._reports.revoked)
             try:
                 async with asyncio.timeout(None if is_idle else ROUND_S):
@@ -134,7 +134,7 @@ class Revoker:
             return  # the next round sees why
         reach("suspicion.marked")
         named = " and ".join(verdict.reporters)
-        logger.warning("the lease of broker %s is ended: it refuses connections of %s", broker, named)
+        logger.warning("ending the lease of broker %s: it refuses connections from %s", broker, named)
         await self._coordination.leases.revoke(there.lease)
         self.revocations += 1
         reach("suspicion.revoked")

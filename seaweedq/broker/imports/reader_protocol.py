@@ -82,7 +82,7 @@ def read_head(read: Callable[[int], bytes]) -> ReaderMessage:
     try:
         return _messages.decode(read(length))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Damaged(f"the reader of an import sent what is no message: {error}") from None
+        raise Damaged(f"the reader of an import sent an invalid message: {error}") from None
 
 
 class Cutter:

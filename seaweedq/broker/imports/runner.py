@@ -500,7 +500,7 @@ async def _copied(store: ObjectStore, name: str, size: int, sha256: str, folder:
     if disk.free < size + spare:
         raise StoreUnavailable(
             f"the import needs {size} bytes of disk for a copy of its file, beside {spare} that it leaves free, but "
-            f"only {disk.free} are free"
+            f"only {disk.free} bytes are free"
         )
     with tempfile.TemporaryFile(dir=folder, buffering=0) as copy:
         if await _fill(store, name, size, copy.fileno()) != sha256:

@@ -176,7 +176,7 @@ class GroupCommit:
     def check_lease(self) -> None:
         """Raises NotReady if this broker may not acknowledge."""
         if not self._may_acknowledge():
-            raise NotReady("this broker's lease has run out; what became of the request is unknown")
+            raise NotReady("this broker's lease has expired; the outcome of the request is unknown")
 
     async def wait_until_idle(self) -> None:
         """Waits until everything added before is durable or has failed, and all who waited for it were told."""

@@ -45,7 +45,7 @@ def judge(segment: OpenSegment, part: int, count: int, sequences: Sequences | No
     if not producer.startswith(OURS):  # a client knows it without its principal's uid
         producer = producer.rpartition(OF_PRINCIPAL)[2]
     raise SequenceOutOfOrder(
-        f"producer {producer} sent {sequences.low} to {sequences.high}; its newest known sequence here is "
+        f"producer {producer} sent sequences {sequences.low} to {sequences.high}; its newest sequence here is "
         f"{verdict.newest}, and this is none of the last remembered requests",
         producer=producer,
         sequence=sequences.low,

@@ -233,7 +233,7 @@ class RemoteAppender:
             record = self._catalog.segment(topic, rows.segment).record
             if record.owner != owner or not self._roster.alive(owner):
                 detail = f"broker {owner} lost the segment, or has gone, before it answered"
-                raise Unavailable(f"{detail}; whether it took the rows is unknown")
+                raise Unavailable(f"{detail}; it is unknown whether the rows were stored")
 
         sent = self._forwarder.send(url, _frame(topic, rows, sequences, self._coordination.seen))
         try:
@@ -241,7 +241,7 @@ class RemoteAppender:
         except TimeoutError:
             raise Unavailable(
                 f"broker {owner} has not answered within publish_timeout_s={deadline.time_s:g}; "
-                "whether it took the rows is unknown"
+                "it is unknown whether it stored the rows"
             ) from None
 
     async def _refresh(self, topic: Topic, segment: int, deadline: Deadline) -> None:

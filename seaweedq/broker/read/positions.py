@@ -225,7 +225,7 @@ class TopicPositions:
             return await self._local.positions(topic, call.sizes, call.flush)
         url = self._roster.url(owner)
         if url is None:
-            raise NotOwner(f"broker {owner}, which owns segments of {topic.name!r}, no longer lives", owner=owner)
+            raise NotOwner(f"broker {owner}, which owns segments of {topic.name!r}, is no longer running", owner=owner)
         return await self._call(owner, url, "positions", call, list[Position], left_s + CALL_MARGIN_S)
 
     async def _call(

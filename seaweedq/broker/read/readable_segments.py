@@ -333,7 +333,7 @@ class ReadableSegments:
         url = self._roster.url(owner)
         try:
             if url is None:
-                raise Unavailable(f"broker {owner}, which owns segments of {topic.name!r}, no longer lives")
+                raise Unavailable(f"broker {owner}, which owns segments of {topic.name!r}, is no longer running")
             return await self._peers.call(url, path, call, answer, timeout_s)
         except NotOwner:
             if isinstance(call, SegmentCall):

@@ -154,7 +154,7 @@ class Rebuilding:
             raise _another()
         await self._write_cluster(held, state="serving", rebuild=0, found="")
         reach("rebuild.done")
-        logger.warning("coordination was rebuilt as generation %d: brokers join", generation.number)
+        logger.warning("coordination was rebuilt as generation %d: brokers can join", generation.number)
         return replace(report, generation=generation.number)
 
     async def _record(self) -> ClusterRecord | None:
@@ -225,7 +225,7 @@ class Rebuilding:
             if not found and waited:
                 return
             for entry in found:
-                logger.warning("the lease of %s ends, since coordination is rebuilt", entry.key)
+                logger.warning("ending the lease of %s, because coordination is being rebuilt", entry.key)
                 await self._coordination.leases.revoke(entry.lease)
             await asyncio.sleep(self._lease_s)
             waited = not found
@@ -364,7 +364,7 @@ def _hindered(hindered: Mapping[str, str]) -> RebuildConflict:
     said = "; ".join(f"{broker}: {why}" for broker, why in sorted(hindered.items()))
     options = " ".join(f"--without-journal {broker}" for broker in sorted(hindered))
     return RebuildConflict(
-        f"journals that may hold acknowledged messages cannot be read: {said}. Bring their machines back, or lose what "
-        f"they hold: {options}",
+        f"journals that may hold acknowledged messages cannot be read: {said}. Bring their machines back, or lose "
+        f"those messages: {options}",
         journals=sorted(hindered),
     )

@@ -91,7 +91,7 @@ class Waiting:
                     self._done()
                     return
             except SeaweedqError as error:
-                logger.warning("cannot see whether coordination was rebuilt: %s", error)
+                logger.warning("cannot determine whether coordination was rebuilt: %s", error)
 
     async def _report_often(self) -> None:
         while True:

@@ -333,7 +333,7 @@ class Replay:
         delivery.window.pass_over_all(acked[epoch])
         record = with_dying(delivery.window.record(epoch), cursor)
         if found := broken_by(cursor if there else None, record):
-            logger.error("the acks of %s are not added: %s; from %s to %s", path, "; ".join(found), cursor, record)
+            logger.error("not applying the acks in %s: %s; from %s to %s", path, "; ".join(found), cursor, record)
             raise InvariantViolated(f"acks of subscription {name!r} in segment {segment} of {topic.name!r}: {found[0]}")
         reach("recover.acks")
         compares = [Compare(subscription.key, subscription.revision), Compare(path, held.revision)]

@@ -85,7 +85,9 @@ class EmptyEntries:
                 return await self.append_here(topic, segments)
             url = self._roster.url(owner)
             if url is None:
-                raise NotOwner(f"broker {owner}, which owns segments of {topic.name!r}, no longer lives", owner=owner)
+                raise NotOwner(
+                    f"broker {owner}, which owns segments of {topic.name!r}, is no longer running", owner=owner
+                )
             call = MarkCall(topic.name, topic.record.incarnation, tuple(segments))
             return await self._peers.call(url, "mark", call, bool, self._timeout_s)
         except Unavailable as error:

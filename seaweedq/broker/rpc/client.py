@@ -308,7 +308,9 @@ class Peers:
         if found.status == FORBIDDEN:
             raise wrong_secret(url)
         if found.status == NOT_FOUND:
-            raise PeerTooOld("another broker is too old for this request", inside=f"{url} does not know {path}")
+            raise PeerTooOld(
+                "another broker's version is too old for this request", inside=f"{url} does not know {path}"
+            )
         raise _error_of(found, f"{url}, {path}")
 
     async def refused(self, url: str, timeout_s: float) -> bool:
@@ -350,7 +352,7 @@ class Peers:
             try:
                 return _WELCOME.decode(found.body)
             except msgspec.DecodeError as error:
-                raise Unavailable("another broker answered a hello wrongly", inside=address.base) from error
+                raise Unavailable("another broker answered a handshake incorrectly", inside=address.base) from error
         why, inside = refusal_of(found), f"{address.base}, {HELLO_PATH}"
         if why == Refusal.SECRET:
             raise wrong_secret(address.base)

@@ -271,11 +271,11 @@ class ForwardFrame:
             raise UnreadableBody(f"the rows of a forwarded frame cannot be read: {error}") from error
         if not 0 < rows.num_rows <= self.header.high - self.header.low + 1:
             raise UnreadableBody(
-                f"a forwarded frame of the sequences {self.header.low} to {self.header.high} has {rows.num_rows} rows"
+                f"a forwarded frame with sequences {self.header.low} to {self.header.high} has {rows.num_rows} rows"
             )
         for field, column in zip(rows.schema, rows.columns, strict=True):
             if column.null_count and not field.nullable:
-                raise UnreadableBody(f"a forwarded frame has nulls in {field.name}, which must have none")
+                raise UnreadableBody(f"a forwarded frame has nulls in {field.name}, which must not be null")
         return rows
 
 

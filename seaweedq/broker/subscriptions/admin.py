@@ -260,7 +260,7 @@ def _check_dying(subscription: Subscription, changes: Mapping[str, Any]) -> None
     """Raises NoDeadLetters if a change takes the topic away that dying messages go to."""
     if changes.get("dead_letter_topic", "") is None and (count := subscription.dying):
         raise NoDeadLetters(
-            f"{count} messages of subscription {subscription.name!r} are dying and need a dead_letter_topic; name "
+            f"{count} messages of subscription {subscription.name!r} are waiting for their dead_letter_topic; name "
             "another one, or wait until they are there",
             topic=subscription.topic.name,
             subscription=subscription.name,

@@ -181,7 +181,7 @@ class Assignment:
         if before == mine:
             return [self._membership.compare()]
         if self._leaving:
-            raise NotOwner(f"{mine} is stopping and dispatches no more subscriptions")
+            raise NotOwner(f"{mine} is stopping, and no longer dispatches subscriptions")
         if before is None:
             return [self._membership.compare()]
         if self._roster.alive(before) or not await self._roster.gone(before):

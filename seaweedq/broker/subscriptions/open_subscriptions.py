@@ -312,7 +312,7 @@ class OpenSubscriptions:
         """Raises NotReady if this broker has lost its lease, so that another one may dispatch by now. One that stops
         in order keeps its lease until all are answered; one that stops since its lease has ended does not have it."""
         if not self._membership.valid():
-            raise NotReady("this broker's lease has run out")
+            raise NotReady("this broker's lease has expired")
 
     def changing(self, topic: Topic, name: str) -> AbstractAsyncContextManager[None]:
         """Returns the lock for creating, opening, handing over and removing a subscription."""

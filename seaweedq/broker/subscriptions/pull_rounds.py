@@ -470,7 +470,9 @@ def _retire(subscription: Subscription, segment: int, delivery: SegmentDelivery,
     if cursor is None or cursor.delivery is not delivery:
         return False
     if delivery.window.acked_to < start:
-        raise Unavailable(f"the cursor of segment {segment} cannot be moved up to its start, {start}; try again")
+        raise Unavailable(
+            f"the cursor of segment {segment} cannot be advanced to the segment's start, {start}; try again"
+        )
     return True
 
 

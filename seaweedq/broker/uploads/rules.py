@@ -112,7 +112,7 @@ def part_count(record: UploadRecord) -> int:
     """Returns the number of an upload's parts; an empty upload has one empty part. Raises UploadConflict if it has
     none."""
     if record.part_bytes is None:
-        raise UploadConflict("this upload has no parts: put all its bytes to its url")
+        raise UploadConflict("this upload has no parts: PUT all its bytes to its url")
     return max(1, -(-record.size // record.part_bytes))
 
 
@@ -201,9 +201,7 @@ def as_removed(record: UploadRecord) -> UploadRecord:
     if record.state == "published":
         raise UploadConflict("the upload cannot be removed: it was published, so a message names it")
     if record.state == "imported":
-        raise UploadConflict(
-            "the upload cannot be removed: it was imported, and its bytes are removed after it expires"
-        )
+        raise UploadConflict("the upload cannot be removed: it was imported; its bytes are removed after it expires")
     return msgspec.structs.replace(record, state="removed")
 
 

@@ -131,7 +131,7 @@ class Uploads:
         expires_s = self._url_seconds(upload, record, until_us)
         if record.parts is not None:
             raise UploadConflict(
-                "this upload has parts: request their URLs, and put each part to its own", upload_id=upload
+                "this upload has parts: request their URLs, and PUT each part to its own URL", upload_id=upload
             )
         if not self._store.presigns:
             return await self.own_urls.put(record.name, record.content_type, expires_s)
@@ -171,7 +171,7 @@ class Uploads:
             digest = digest or record.sha256
             if digest is None:
                 raise UploadConflict(
-                    "another put of this upload finished first; send the request again", upload_id=upload
+                    "another PUT of this upload finished first; send the request again", upload_id=upload
                 )
             return await self._record_digest(topic, upload, digest)
         if record.checked is None:  # an earlier put was cut off at its end
@@ -180,7 +180,7 @@ class Uploads:
         async for chunk in chunks:
             await asyncio.to_thread(hashed.update, chunk)
         if hashed.hexdigest() != record.checked:
-            raise UploadConflict("the upload was completed already, with other bytes", upload_id=upload)
+            raise UploadConflict("the upload was already completed with other bytes", upload_id=upload)
         return record
 
     async def parts(self, topic: Topic, upload: str, record: UploadRecord | None = None) -> list[Part]:
