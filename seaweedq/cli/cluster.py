@@ -61,7 +61,8 @@ def level(
         int | None,
         typer.Argument(
             min=1,
-            help="The format level; by default the highest that every running broker supports.",
+            help="The format level; by default the highest that any running broker supports. Refused while another "
+            "broker cannot read it.",
             show_default=False,
         ),
     ] = None,

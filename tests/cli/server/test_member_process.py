@@ -80,7 +80,7 @@ def test_journals_of_a_broker_that_ran_alone_are_not_passed_over(tmp_path):
     (tmp_path / "journals").mkdir()
     check_folder(settings)
     (tmp_path / "journals" / "broker.0").mkdir()
-    with pytest.raises(InvalidRequest, match="ran alone"):
+    with pytest.raises(InvalidRequest, match="a single broker has not written"):
         check_folder(settings)
 
 
