@@ -109,6 +109,7 @@ CALLS = [
 
 
 @pytest.mark.process
+@pytest.mark.long
 def test_the_json_of_every_command_parses(real_broker, tmp_path):
     file = tmp_path / "rows.ndjson"
     file.write_text('{"n": 3}\n')

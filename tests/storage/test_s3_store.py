@@ -74,6 +74,7 @@ async def test_a_list_starts_after_names_of_its_prefix_alone(s3: S3Service) -> N
 
 
 @pytest.mark.service
+@pytest.mark.long
 async def test_more_names_than_a_page_holds(s3: S3Service) -> None:
     store = S3Store(f"s3://{s3.place()}")
     names = [f"n/{number:04d}" for number in range(1100)]

@@ -80,6 +80,7 @@ def folder(broker_process: Callable[..., BrokerProcess]) -> Iterator[Folder]:
     return Folder(broker_process("--lease-s", "1", start=False))
 
 
+@pytest.mark.long
 def test_there_and_back_and_there_for_ever(folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     later = tree_with_one_level_more(tmp_path / "after")
     folder.run(None)

@@ -55,15 +55,15 @@ def test_what_came_about_is_said(run: Run, real_client: Client) -> None:
     third = (2**31 - 1) // 3
     assert run("split", "hand", "0", "--parts", "3").splitlines() == [
         "split of 0 is done: their keys now belong to",
-        f"  segment 1: keys 0 to {third}, at {broker}",
-        f"  segment 2: keys {third} to {2 * third}, at {broker}",
-        f"  segment 3: keys {2 * third} to 2147483647, at {broker}",
+        f"  segment 1: keys 0 to {third}, on {broker}",
+        f"  segment 2: keys {third} to {2 * third}, on {broker}",
+        f"  segment 3: keys {2 * third} to 2147483647, on {broker}",
         "the balancer merges segments with little load after 600 s; to keep 3: "
         "seaweedq topic set hand --min-segments 3",
     ]
     assert run("merge", "hand", "2", "1").splitlines() == [
         "merge of 1, 2 is done: their keys now belong to",
-        f"  segment 4: keys 0 to {2 * third}, at {broker}",
+        f"  segment 4: keys 0 to {2 * third}, on {broker}",
     ]
     at = run("split", "hand", "4", "--at", "5", "--at", "700")
     assert re.findall(r"segment (\d+): keys (\d+) to (\d+)", at) == [

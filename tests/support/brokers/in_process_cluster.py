@@ -133,6 +133,8 @@ class InLoop:
         for task in filter(None, tasks):
             task.cancel()
         await asyncio.gather(*filter(None, tasks), inside.flusher(broker).stop(), return_exceptions=True)
+        if renewing := privates.lease_thread(inside.membership(broker)):
+            await renewing.stop()
         broker.readiness.ready = False
         await inside.journal(broker).close()
         broker.process.journals.home.release()

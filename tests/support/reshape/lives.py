@@ -23,7 +23,6 @@ from seaweedq.journal.disk import Disk
 from seaweedq.journal.home_folder import FolderLock
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
-from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import InLoop, until
 from tests.support.brokers.machine import Machine
@@ -134,8 +133,6 @@ class Lives(InLoop):
             lock.release()
         self.apps[broker.process.url] = self.apps.get(broker.process.url)  # type: ignore[assignment]
         await super().vanish(broker)
-        if privates.lease_thread(inside.membership(broker)):
-            await privates.lease_thread(inside.membership(broker)).stop()
 
     async def orphan(self, broker: Broker) -> None:
         """End its lease: the others take over, and it goes on as a zombie until it is crashed."""
