@@ -107,6 +107,7 @@ def test_a_start_does_not_wait_for_the_leases_of_those_killed_before(broker_proc
     assert broker.wait_gone() == -signal.SIGKILL
     assert broker.start() < 30  # it waits for no lease
     with Load(broker.url, history, 0) as load:
+        until(lambda: all_have_published(history, load))
         load.settle()
     assert_sound(broker, history, load, [])
 
@@ -126,4 +127,8 @@ def has_tails(broker):
 def assert_sound(broker, history, load, listings):
     flush(broker.url)
     assert check(Run(history.events, over_http(broker.url), in_files(broker.store), listings)) == []
-    assert {p.name for p in load.publishers} <= {e.producer for e in history.events if e.type == "ok"}
+    assert all_have_published(history, load)
+
+
+def all_have_published(history, load):
+    return {p.name for p in load.publishers} <= {e.producer for e in history.events if e.type == "ok"}

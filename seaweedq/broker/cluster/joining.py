@@ -125,7 +125,7 @@ async def check_secret(peers: Peers, roster: Roster) -> None:
                 raise _another_secret(f"the broker at {url} has")
 
     await _wait_for_strange(roster)
-    await asyncio.gather(*map(ask, {known.record.url for known in roster.brokers.values()}))
+    await asyncio.gather(*map(ask, sorted({known.record.url for known in roster.brokers.values()})))
 
 
 async def _wait_for_strange(roster: Roster) -> None:

@@ -302,7 +302,7 @@ class ReadableSegments:
         """Asks the owners of these segments for the ends of all of theirs. Returns the numbers of the segments whose
         end is known now."""
         remote, wanted = self._remote(topic), set(numbers)
-        owners = dict.fromkeys(segment.owner for n, segment in remote.segments.items() if n in wanted)
+        owners = dict.fromkeys(remote.segments[n].owner for n in sorted(wanted & remote.segments.keys()))
         answers = await asyncio.gather(
             *(self._ends_now(topic, remote, owner) for owner in owners), return_exceptions=True
         )
@@ -355,7 +355,7 @@ class ReadableSegments:
         remote.seen = topic.moved.count
         owners = {
             number: known.record.owner
-            for number, known in self._catalog.records(topic).items()
+            for number, known in sorted(self._catalog.records(topic).items())
             if known.record.state == "open" and known.record.owner != self._membership.broker
         }
         for number in remote.segments.keys() - owners.keys():
