@@ -204,7 +204,7 @@ class Consumer(Client):
         if found:
             unknown = set(found["unknown"])
             self.story.told(self.name, "ack", "ok", call, [line for id, line in lines.items() if id not in unknown])
-            self.story.told(self.name, "ack", "fail", call, [lines[id] for id in unknown])
+            self.story.told(self.name, "ack", "fail", call, [lines[id] for id in found["unknown"]])
 
     def _line(self, id: str) -> dict[str, Any]:
         segment, offset = map(int, id.split("-"))

@@ -308,7 +308,9 @@ class World:
             for one in segments
         }
         run = Run(self.story.events, rows, self.in_files(), segments=found, terms=self.terms)
-        wrong = [f"{each.rule}: {each.text}" for each in check(run)]
+        wrong = [
+            f"{each.rule}: {each.text}" for each in check(run) if each.rule != "live"
+        ]  # `settle` has its own bound
         try:
             await self.cluster.coordination.records.close()  # which checks invariants, and the states that are drawn
         except AssertionError as error:

@@ -294,8 +294,9 @@ class Leader:
         ]
 
     async def _give(self, unassigned: Sequence[_Unassigned], released: list[Compare]) -> None:
-        targets = await self._rebalancer.assign([one.segment for one in unassigned])
-        given = [one for one in unassigned if one.segment in targets]
+        ordered = sorted(unassigned, key=lambda one: one.segment)
+        targets = await self._rebalancer.assign([one.segment for one in ordered])
+        given = [one for one in ordered if one.segment in targets]
         pages = [given[start : start + PAGE] for start in range(0, len(given), PAGE)]
         if not all(await gather_bounded(GIVES, partial(self._give_page, targets, released), pages)):
             logger.warning("segments or brokers have changed meanwhile; checking again")
