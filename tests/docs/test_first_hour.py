@@ -60,7 +60,8 @@ class Reader(Page):
             if self.broker.alive:
                 self.broker.terminate()
             self.serve(block.text.strip())
-            self.compared(block._replace(shown=f"{block.shown}\n{DOTS}"), lambda: self.broker.log)  # it logs later on
+            shown = f"{block.shown.rstrip()}\n{DOTS}"  # it logs later on
+            self.compared(block._replace(shown=shown), lambda: self.broker.log)
         else:
             printed = self.run(block)
             self.compared(block, lambda: printed)
