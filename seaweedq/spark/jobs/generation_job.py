@@ -153,8 +153,9 @@ Make = Callable[["DataFrame", Snapshot], "DataFrame"]
 class GenerationJob:
     """A job of one kind for one topic, in a session. `make` gives the generation's rows, given the topic's.
 
-    `run` raises ValueError for what cannot be asked for, and ClientError if the job cannot be done: the folder is one
-    of another topic or another job, another one has come first, or retention took what was to be read.
+    Given how many rows were written, `without_key` counts those read that have no key. `run` raises ValueError for what
+    cannot be asked for, and ClientError if the job cannot be done: the folder is one of another topic or another job,
+    another one has come first, or retention took what was to be read.
     """
 
     spark: "SparkSession"
@@ -162,6 +163,7 @@ class GenerationJob:
     topic: str
     url: str | Sequence[str]
     target: Target
+    without_key: Callable[[int], int] | None = None
     ids: Ids = field(default_factory=SystemIds)
 
     def run(self, make: Make, check: Callable[[Snapshot], None], skip_lost: bool = False) -> Added:
@@ -189,6 +191,7 @@ class GenerationJob:
             with there.begin(newest) as begun:
                 try:
                     rows = self._write(frame, place, begun)
+                    without_key = self.without_key(rows) if self.without_key else None
                 except Exception as error:
                     if why := self._reason(error, client, there, begun, topic):
                         raise why from error
@@ -197,7 +200,16 @@ class GenerationJob:
                 there.commit(begun, made)
         removed = there.clean(made, self.target.keep_s)
         return Added(
-            self.kind, self.topic, place.given, begun.number, begun.folder, read, rows, tuple(removed), lost=lost
+            self.kind,
+            self.topic,
+            place.given,
+            begun.number,
+            begun.folder,
+            read,
+            rows,
+            tuple(removed),
+            without_key,
+            lost,
         )
 
     def _check_job(self, newest: Generation) -> None:

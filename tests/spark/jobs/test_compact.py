@@ -115,6 +115,21 @@ def test_a_topic_that_was_split_and_merged(spark: Any, broker: BrokerProcess, tm
 
 
 @pytest.mark.long
+def test_messages_without_a_key_are_counted_if_no_row_is_left(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """Spark plans such a query anew, without its rows and what observes them."""
+    with Client(broker.url) as client:
+        client.publish("keyless", [{"value": n} for n in range(20)])
+        client.flush("keyless")
+    sorted_parts = Target(str(tmp_path / "parts"), ("segment",), ("value",))
+    for to, rules in ((sorted_parts, Rules()), (Target(str(tmp_path / "all")), Rules(deleted_where="true"))):
+        added = compact(spark, "keyless", broker.url, to, rules)
+        assert (added.generation, added.read, added.rows, added.without_key) == (1, 20, 0, 20)
+        assert read_generation(spark, to.to).count() == 0
+
+
+@pytest.mark.long
 def test_what_is_no_rule(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
     with Client(broker.url) as client:
         client.create_topic("rules")
