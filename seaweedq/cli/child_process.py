@@ -1,5 +1,6 @@
 """A broker as a child process: start, readiness, kill, stop. It never outlives its `with`."""
 
+import re
 import signal
 import socket
 import subprocess
@@ -11,15 +12,13 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
-import httpx
-
 from seaweedq.cli.shared.process import beat
 from seaweedq.errors import ClientError
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _START_S = 60.0
 _STOP_S = 20.0
-_CONNECT_S = 2.0
+_GREETING = re.compile(rb"^seaweedq \S+ at \S+, store ", re.MULTILINE)
 
 
 def free_port() -> int:
@@ -35,7 +34,6 @@ class Broker:
 
     def __init__(self, folder: Path, port: int, log: Path) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        self._port = port
         self._log = log
         self._command = [sys.executable, "-m", "seaweedq", "serve", "--data-dir", str(folder), "--port", str(port)]
         self._process: subprocess.Popen[bytes] | None = None
@@ -46,17 +44,16 @@ class Broker:
         return self._process.pid if self._process else 0
 
     def start(self) -> float:
-        """Starts the broker and waits until it is ready. Returns the seconds that took. Raises ClientError with its
-        last output, or because somebody else listens on its port, who would answer in its place."""
+        """Starts the broker and waits until it greets. Returns the seconds that took. Raises ClientError with its last
+        output. No answer at the port counts: it could be that of another program, which got the port first."""
         began = time.monotonic()
-        if self._process is None and self._is_answered():
-            raise ClientError(f"port {self._port} is in use; choose another one, or leave --port out for a free one")
         with self._log.open("ab") as log, _signals_wait():
+            begin = log.tell()
             # A session of its own, so that Ctrl-C is this process's to handle, and the broker is stopped in order.
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        while not self._ready():
+        while not self._has_greeted(begin):
             if self._process.poll() is not None or time.monotonic() - began > _START_S:
                 raise ClientError(f"the broker did not start: {self.last_words()}")
             time.sleep(0.02)
@@ -95,18 +92,9 @@ class Broker:
         finally:
             self.kill()
 
-    def _is_answered(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self._port), _CONNECT_S).close()
-        except OSError:
-            return False
-        return True
-
-    def _ready(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/readyz", timeout=2, trust_env=False).status_code == 200
-        except httpx.RequestError:
-            return False
+    def _has_greeted(self, begin: int) -> bool:
+        """Tells whether the process has printed its greeting, behind so many bytes of the log."""
+        return bool(_GREETING.search(self._log.read_bytes()[begin:]))
 
 
 @contextmanager

@@ -7,10 +7,13 @@ import random
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import StringIO
 from pathlib import Path
 
@@ -22,6 +25,7 @@ from typer.testing import CliRunner
 from seaweedq.cli.child_process import Broker, free_port
 from seaweedq.cli.demo import Demo, Story
 from seaweedq.cli.main import app
+from seaweedq.errors import ClientError
 from tests.support.cli.terminal import shown
 from tests.support.tiers import later
 
@@ -86,13 +90,38 @@ def test_what_was_acknowledged_is_in_sql_after_a_kill(tmp_path: Path) -> None:
             assert CliRunner().invoke(app, words[1:]).exit_code == 0, line
 
 
+class _Ready(BaseHTTPRequestHandler):
+    """Answers each request with 200, as a broker that is ready does."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+
+@contextmanager
+def another_broker(port: int) -> Iterator[int]:
+    """Listens on a port as another broker, and yields the port."""
+    with HTTPServer(("127.0.0.1", port), _Ready) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        yield other.server_port
+        other.shutdown()
+
+
 def test_a_port_on_which_another_broker_listens_is_refused(tmp_path: Path) -> None:
     """That broker would take the orders, and be told of as the demo's own."""
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
+    with another_broker(0) as port:
         ended = CliRunner().invoke(app, ["demo", "--port", str(port), "--data-dir", str(tmp_path / "data")])
-    assert f"port {port} is in use" in str(ended.exception)
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in str(ended.exception)
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.long
+def test_a_broker_that_took_the_port_after_the_kill_is_refused(tmp_path: Path) -> None:
+    with Broker(tmp_path, port := free_port(), tmp_path / "log") as broker:
+        broker.start()
+        broker.kill()
+        with another_broker(port), pytest.raises(ClientError, match=f"cannot listen on 127.0.0.1:{port}"):
+            broker.start()
 
 
 @pytest.mark.long
