@@ -24,13 +24,30 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from seaweedq.access.rights import Action, Resource
-from seaweedq.errors import MethodNotAllowed, RouteNotFound, SeaweedqError, TooManySegments, TooManyTopics
+from seaweedq.errors import (
+    InvalidUpload,
+    MessageTooLarge,
+    MethodNotAllowed,
+    PartlyTaken,
+    RouteNotFound,
+    SeaweedqError,
+    SequenceOutOfOrder,
+    TooManySegments,
+    TooManyTopics,
+    UploadConflict,
+    UploadExpired,
+    UploadIncomplete,
+    UploadMismatch,
+    UploadNotFound,
+)
 
 SOCKET = "WEBSOCKET"  # in the place of a method
 CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 WITH_BODIES = CHANGING - {"DELETE"}
-OF_BODIES = (400, 408, 413, 415)  # refusals of what takes a body
-OF_CREATION = (TooManyTopics, TooManySegments)  # and of what may create a topic
+OF_BODIES = (400, 408, 413, 415)  # refusals of requests with a body
+OF_CREATION = (TooManyTopics, TooManySegments)  # of requests that may create a topic
+OF_UPLOADS = (UploadNotFound, UploadIncomplete, UploadConflict, UploadExpired, UploadMismatch, InvalidUpload)
+OF_ROWS = (SequenceOutOfOrder, MessageTooLarge, PartlyTaken)  # of requests that publish
 TOPIC = "/v1/topics/{topic}"
 SEGMENT = f"{TOPIC}/segments/{{segment}}"
 UPLOAD = f"{TOPIC}/uploads/{{upload}}"

@@ -53,9 +53,9 @@ class BrokerAnswer(Struct):
 
 
 class LeftAnswer(Struct):
-    """What a dead broker has left behind (`broker` is null for segments that never had an owner): segments without an
-    owner, and some of their topics. `state` is that of its journal (`recovering`, `partly-recovered` or
-    `needs-newer-broker`), or `unassigned` if only segments are left. It comes with the reason."""
+    """The journal and the segments that a dead broker left behind, and some of their topics. `broker` is null for
+    segments that never had an owner. `state` is that of the journal (`recovering`, `partly-recovered` or
+    `needs-newer-broker`), or `unassigned` if only segments are left. `why` is the reason."""
 
     broker: str | None
     state: str
@@ -69,8 +69,8 @@ class ClusterAnswer(Struct, omit_defaults=True):
 
     Brokers that join must be able to read `level`. `level_written` is lower only while the level rises. The level could
     rise to `level_possible` now; `too_old` lists the brokers, and the owners of remaining journals, that prevent
-    `level_newest`. `unreadable` lists the ids of running brokers whose records need a newer broker. `left_behind` lists
-    what dead brokers have left.
+    `level_newest`. `unreadable` lists the ids of running brokers whose records need a newer broker. `left_behind` has
+    the journals and segments of dead brokers.
     """
 
     cluster: str

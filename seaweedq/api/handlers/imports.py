@@ -18,7 +18,7 @@ from seaweedq.api.parameters import (
     json_answer,
     whole_number,
 )
-from seaweedq.api.routes import OF_BODIES, OF_TOPIC, TOPIC, Lead, Router
+from seaweedq.api.routes import OF_BODIES, OF_ROWS, OF_TOPIC, OF_UPLOADS, TOPIC, Lead, Router
 from seaweedq.api.services import Parts, body, given
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics import Topic
@@ -26,17 +26,8 @@ from seaweedq.coordination.records import ImportProblem, ImportRecord, WriteReco
 from seaweedq.errors import (
     InvalidImport,
     InvalidRequest,
-    InvalidUpload,
-    MessageTooLarge,
-    PartlyTaken,
     SeaweedqError,
-    SequenceOutOfOrder,
     TooManyWriters,
-    UploadConflict,
-    UploadExpired,
-    UploadIncomplete,
-    UploadMismatch,
-    UploadNotFound,
     WriteNotFound,
     WriteOutOfOrder,
 )
@@ -98,19 +89,7 @@ class ImportAnswer(Struct):
     problem: ImportProblemAnswer | UnsetType = UNSET
 
 
-_REFUSES = (
-    *OF_BODIES,
-    UploadNotFound,
-    SequenceOutOfOrder,
-    UploadIncomplete,
-    UploadConflict,
-    UploadExpired,
-    MessageTooLarge,
-    UploadMismatch,
-    InvalidUpload,
-    InvalidImport,
-    PartlyTaken,
-)
+_REFUSES = (*OF_BODIES, *OF_UPLOADS, *OF_ROWS, InvalidImport)
 _EXAMPLE = {"upload_id": "20260131-0-5f2b8a6c", "format": "parquet"}
 _WRITE = {"uploads": ["20260131-0-5f2b8a6c", "20260131-0-90d1e2f3"], "format": "parquet"}
 _WRITTEN = {

@@ -18,7 +18,7 @@ from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.handlers.topics import create, may_create
 from seaweedq.api.parameters import NAME_SCHEMA, check_name, truth, whole_number
 from seaweedq.api.request import Answer, Request
-from seaweedq.api.routes import HOT, OF_BODIES, OF_CREATION, OF_TOPIC, TOPIC, Lead, Router, Takes
+from seaweedq.api.routes import HOT, OF_BODIES, OF_CREATION, OF_ROWS, OF_TOPIC, OF_UPLOADS, TOPIC, Lead, Router, Takes
 from seaweedq.api.services import Parts
 from seaweedq.broker.publish import INLINE_ROWS, AppendedRows, Producer, Publisher, PublishResult, in_time
 from seaweedq.broker.read import AGAIN_S, ClusterTime
@@ -30,17 +30,8 @@ from seaweedq.errors import (
     BadRequest,
     InvalidMessages,
     InvalidRequest,
-    InvalidUpload,
     JournalUnavailable,
-    MessageTooLarge,
-    PartlyTaken,
-    SequenceOutOfOrder,
     Unavailable,
-    UploadConflict,
-    UploadExpired,
-    UploadIncomplete,
-    UploadMismatch,
-    UploadNotFound,
 )
 from seaweedq.rows import bodies
 from seaweedq.rows.arrow_bodies import decode_short_arrow
@@ -211,16 +202,9 @@ class Publish:
         refuses=(
             *OF_BODIES,
             *OF_CREATION,
-            UploadNotFound,
-            SequenceOutOfOrder,
-            UploadIncomplete,
-            UploadConflict,
-            UploadExpired,
-            MessageTooLarge,
+            *OF_UPLOADS,
+            *OF_ROWS,
             InvalidMessages,
-            UploadMismatch,
-            InvalidUpload,
-            PartlyTaken,
             JournalUnavailable,
         ),
         parameters=_PARAMETERS,

@@ -43,8 +43,8 @@ class SeekTo(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class SeekRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Where to continue: `earliest`, `latest`, a time or offsets. Requests with the same `id` seek only once. If `id`
-    is left out, the broker chooses one."""
+    """The place to continue from: `earliest`, `latest`, a time or offsets. Requests with the same `id` seek only
+    once. If `id` is left out, the broker chooses one."""
 
     to: Literal["latest", "earliest"] | SeekTo
     id: LeaseName | UnsetType = UNSET

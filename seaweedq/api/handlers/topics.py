@@ -114,8 +114,8 @@ class RetentionAnswer(Struct):
 
 
 class PreviewAnswer(Struct):
-    """What a retention would delete now: files, their stored bytes, their messages, and how many of those messages at
-    least one subscription has not acked, according to the last checkpoints of the cursors."""
+    """The files that a retention would delete now, their stored bytes and their messages. `unread` counts the messages
+    among them that at least one subscription has not acked, according to the last checkpoints of the cursors."""
 
     files: int
     bytes: int
