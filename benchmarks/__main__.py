@@ -49,13 +49,15 @@ def main() -> None:
     if unknown := set(given.names) - set(NAMES) - set(TOGETHER):
         parser.error(f"there is no {', '.join(sorted(unknown))}; there are {known}")
     results: list[Result] = []
-    for name in [one for each in given.names or NAMES for one in TOGETHER.get(each, [each])]:
-        print(f"{name} ...", end=" ", file=sys.stderr, flush=True)
-        measure: Callable[[Path], Iterator[Result]] = import_module(f"benchmarks.{name}").measure
-        with tempfile.TemporaryDirectory(prefix=".bench-", dir=given.folder, ignore_cleanup_errors=True) as folder:
-            results += measure(Path(folder))
-    print(file=sys.stderr)
-    print(msgspec.json.encode(results).decode() if given.json else table(results))
+    try:
+        for name in [one for each in given.names or NAMES for one in TOGETHER.get(each, [each])]:
+            print(f"{name} ...", end=" ", file=sys.stderr, flush=True)
+            measure: Callable[[Path], Iterator[Result]] = import_module(f"benchmarks.{name}").measure
+            with tempfile.TemporaryDirectory(prefix=".bench-", dir=given.folder, ignore_cleanup_errors=True) as folder:
+                results += measure(Path(folder))
+    finally:  # also what was measured before one failed, or was ended
+        print(file=sys.stderr)
+        print(msgspec.json.encode(results).decode() if given.json else table(results), flush=True)
 
 
 if __name__ == "__main__":

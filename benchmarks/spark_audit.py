@@ -1,11 +1,11 @@
 """`seaweedq spark audit` of a topic's files, beside Spark's plain scan of the same files."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import messages, server
 from benchmarks.result import Result
-from benchmarks.spark_session import SCHEMA, Cost, consume, cost, fill, missing, session, typed_batches
+from benchmarks.spark_session import SCHEMA, consume, fill, in_turns, missing, rates, session, typed_batches
 from seaweedq import Client
 
 ROUNDS, BATCHES, SEGMENTS = 5, 400, 4
@@ -36,19 +36,8 @@ def measure(folder: Path) -> Iterator[Result]:
             def scanned(topic: str = topic) -> None:
                 consume(spark.read.parquet(str(store / "topics" / topic)))
 
-            yield from _compare(f"spark_audit, {topic}", audited, scanned)
-
-
-def _compare(name: str, audited: Callable[[], None], scanned: Callable[[], None]) -> Iterator[Result]:
-    turns: list[tuple[Cost, Cost]] = [(cost(audited), cost(scanned)) for _ in range(ROUNDS)]
-    limit_is = "Spark's scan of all columns of the same files"
-    note = f"{COUNT:,} rows; best of {ROUNDS} rounds in turns"
-    figure, limit = (COUNT / min(one.seconds for one in column) for column in zip(*turns, strict=True))
-    yield Result(
-        name=name, figure=figure, unit="rows/s", limit=limit, limit_is=limit_is, target=0.7, target_of="ratio",
-        note=note,
-    )  # fmt: skip
-    figure, limit = (COUNT / min(one.cpu_s for one in column) for column in zip(*turns, strict=True))
-    yield Result(
-        name=f"{name}, CPU", figure=figure, unit="rows/s of CPU", limit=limit, limit_is=limit_is, note=note
-    )  # fmt: skip
+            yield from rates(
+                f"spark_audit, {topic}", COUNT, in_turns(audited, scanned, ROUNDS),
+                "Spark's scan of all columns of the same files", f"{COUNT:,} rows; best of {ROUNDS} rounds in turns",
+                (0.7, None),
+            )  # fmt: skip

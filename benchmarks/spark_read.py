@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks import messages, server
 from benchmarks.result import Result
-from benchmarks.spark_session import SCHEMA, consume, cost, fill, missing, session, typed_batches
+from benchmarks.spark_session import SCHEMA, consume, fill, in_turns, missing, rates, session, typed_batches
 from seaweedq import Client
 
 ROUNDS, BATCHES, SEGMENTS = 7, 1_200, 4
@@ -45,22 +45,14 @@ def _files(folder: Path) -> list[Path]:
 def _compare(name: str, spark: Any, own: Path, other: Path, chosen: Callable[[Any], Any]) -> Iterator[Result]:
     """Both in turns, the opening of the directory included; the best round of each."""
     assert spark.read.parquet(str(own)).count() == spark.read.parquet(str(other)).count() == COUNT
-    turns = [
-        [cost(lambda place=place: consume(chosen(spark.read.parquet(str(place))))) for place in (own, other)]
-        for _ in range(ROUNDS)
-    ]
+
+    def read(place: Path) -> Callable[[], None]:
+        return lambda: consume(chosen(spark.read.parquet(str(place))))
+
+    turns = in_turns(read(own), read(other), ROUNDS)
     sizes = [sum(file.stat().st_size for file in _files(folder)) / 2**20 for folder in (own, other)]
-    limit_is = "the same rows in files that Spark wrote"
     note = (
         f"{COUNT:,} rows, {sizes[0]:.0f} MiB in {len(_files(own))} files, Spark's {sizes[1]:.0f} MiB in "
         f"{len(_files(other))}; best of {ROUNDS} rounds in turns"
     )
-    figure, limit = (COUNT / min(one.seconds for one in column) for column in zip(*turns, strict=True))
-    yield Result(
-        name=name, figure=figure, unit="rows/s", limit=limit, limit_is=limit_is, target=0.9, target_of="ratio",
-        note=note,
-    )  # fmt: skip
-    figure, limit = (COUNT / min(one.cpu_s for one in column) for column in zip(*turns, strict=True))
-    yield Result(
-        name=f"{name}, CPU", figure=figure, unit="rows/s of CPU", limit=limit, limit_is=limit_is, note=note
-    )  # fmt: skip
+    yield from rates(name, COUNT, turns, "the same rows in files that Spark wrote", note, (0.9, None))

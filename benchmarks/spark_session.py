@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks import messages
+from benchmarks.result import Result
 from seaweedq import Client
 from seaweedq.spark.jobs.session import missing_for_spark
 
@@ -75,6 +76,25 @@ def cost(query: Callable[[], Any]) -> Cost:
     begun, before = time.perf_counter(), tree_cpu_s()
     query()
     return Cost(time.perf_counter() - begun, tree_cpu_s() - before)
+
+
+def in_turns(own: Callable[[], Any], other: Callable[[], Any], rounds: int) -> tuple[list[Cost], list[Cost]]:
+    """Runs two queries in turns, and returns the costs of each."""
+    turns = [(cost(own), cost(other)) for _ in range(rounds)]
+    return [one for one, _ in turns], [one for _, one in turns]
+
+
+def rates(
+    name: str, count: int, turns: tuple[Sequence[Cost], Sequence[Cost]], limit_is: str, note: str,
+    targets: tuple[float | None, float | None],
+) -> Iterator[Result]:  # fmt: skip
+    """Yields rows a second of the best round, by time and by CPU, beside those of a limit; the targets are ratios."""
+    for what, target, unit in (("seconds", targets[0], "rows/s"), ("cpu_s", targets[1], "rows/s of CPU")):
+        figure, limit = (count / min(getattr(one, what) for one in column) for column in turns)
+        yield Result(
+            name=name if what == "seconds" else f"{name}, CPU", figure=figure, unit=unit, limit=limit,
+            limit_is=limit_is, target=target, target_of="ratio", note=note,
+        )  # fmt: skip
 
 
 def consume(frame: Any) -> None:

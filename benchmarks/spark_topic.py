@@ -6,13 +6,14 @@ from typing import Any
 
 from benchmarks import messages, server
 from benchmarks.result import Result
-from benchmarks.spark_session import SCHEMA, Cost, consume, cost, fill, missing, session, typed_batches
+from benchmarks.spark_session import SCHEMA, consume, fill, in_turns, missing, rates, session, typed_batches
 from seaweedq import Client
 from seaweedq.spark import read_topic
 
 ROUNDS, BATCHES, TAIL_BATCHES, SEGMENTS = 5, 1_200, 10, 4
 COUNT = BATCHES * messages.BATCH
 TAIL = TAIL_BATCHES * messages.BATCH
+LIMIT_IS = "spark.read.parquet of the files"
 TWO = ("carrier", "delay")
 HASHES = 2  # of each row, so that the scan takes ten seconds
 Query = Callable[[], Any]
@@ -40,12 +41,9 @@ def measure(folder: Path) -> Iterator[Result]:
 def _topic(spark: Any, path: str, url: str) -> Iterator[Result]:
     whole = read_topic(spark, "typed", url)
     assert whole.count() == COUNT + TAIL, "the tail is in no file"
-    own, limit = _in_turns(
-        lambda: _scan(read_topic(spark, "typed", url)),
-        lambda: _scan(spark.read.parquet(path)),
-    )
+    turns = in_turns(lambda: _scan(read_topic(spark, "typed", url)), lambda: _scan(spark.read.parquet(path)), ROUNDS)
     note = f"a scan of {COUNT:,} rows, {TAIL:,} more in the tail; best of {ROUNDS} rounds in turns"
-    yield from _results("spark_topic, read_topic", own, limit, (0.9, None), note)
+    yield from rates("spark_topic, read_topic", COUNT, turns, LIMIT_IS, note, (0.9, None))
 
 
 def _source(spark: Any, path: str, url: str) -> Iterator[Result]:
@@ -68,7 +66,8 @@ def _source(spark: Any, path: str, url: str) -> Iterator[Result]:
         ("counting", (None, None), lambda: source(columns="").count(), lambda: parquet().count()),
     )
     for name, targets, own, other in pairs:
-        yield from _results(f"spark_topic, source, {name}", *_in_turns(own, other), targets, note)
+        turns = in_turns(own, other, ROUNDS)
+        yield from rates(f"spark_topic, source, {name}", COUNT, turns, LIMIT_IS, note, targets)
 
 
 def _scan(frame: Any) -> None:
@@ -76,21 +75,3 @@ def _scan(frame: Any) -> None:
     for _ in range(HASHES):
         text = f"sha2({text}, 512)"
     frame.selectExpr(f"max({text})", "sum(distance)", "max(at)").collect()
-
-
-def _in_turns(own: Query, other: Query) -> tuple[list[Cost], list[Cost]]:
-    turns = [(cost(own), cost(other)) for _ in range(ROUNDS)]
-    return [one for one, _ in turns], [one for _, one in turns]
-
-
-def _results(
-    name: str, own: list[Cost], limit: list[Cost], targets: tuple[float | None, float | None], note: str
-) -> Iterator[Result]:
-    """Rates by time, and by CPU."""
-    for what, target, unit in (("seconds", targets[0], "rows/s"), ("cpu_s", targets[1], "rows/s of CPU")):
-        figure, best = (COUNT / min(getattr(one, what) for one in column) for column in (own, limit))
-        yield Result(
-            name=name if what == "seconds" else f"{name}, CPU", figure=figure, unit=unit, limit=best,
-            limit_is=f"spark.read.parquet of the files, {min(one.seconds for one in limit):.1f} s", target=target,
-            target_of="ratio", note=note,
-        )  # fmt: skip
