@@ -1,4 +1,4 @@
-"""`seaweedq debug bundle`: one file with what somebody needs who is to help, without tokens, keys and messages.
+"""`seaweedq debug bundle`: one file for somebody who is to help, without tokens, keys and messages.
 
 Each part is gathered by itself; one that fails says why in its own file. Every text goes through the redaction, which
 knows the secrets of this machine's settings and environment. A segment's hot key is part of messages, and left out.
@@ -11,6 +11,7 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,24 +19,34 @@ from typing import Annotated, Any
 import typer
 
 import seaweedq
-from seaweedq.cli.doctor import findings
+from seaweedq.cli.doctor import Config, DataDir, findings
 from seaweedq.cli.redaction import Redactor, secrets_of
 from seaweedq.cli.shared.broker_metrics import metrics_text
-from seaweedq.cli.shared.common import CLIENT_S, DEFAULT_URL, Url, calling, counted, one_line, path_text, regular_files
+from seaweedq.cli.shared.common import (
+    CLIENT_S,
+    DEFAULT_URL,
+    Url,
+    calling,
+    counted,
+    first_url,
+    one_line,
+    path_text,
+    regular_files,
+)
 from seaweedq.cli.shared.contexts import credentials_of
 from seaweedq.cli.shared.output import JSON, TABLE, Output, say_done
-from seaweedq.errors import ClientError, SeaweedqError
+from seaweedq.errors import BadRequest, ClientError, SeaweedqError
 
 app = typer.Typer(no_args_is_help=True, help="Collect diagnostics to share when you ask for help.")
 LOG_BYTES = 4 * 1024 * 1024  # of the end of each log
 MOST_TOPICS = 200
 _OF_MESSAGES = ("hot_key", "hot_keys", "key")
-_SECRET_FILES = ("etcd_password_file", "cluster_secret_file", "admin_token_file", "etcd_key_file", "tls_key_file")
-ABOUT = """This is what `seaweedq debug bundle` collected, for someone who helps you.
+_SECRET_FILES = ("password_file", "secret_file", "token_file", "key_file")  # the ends of settings' names
+ABOUT = """`seaweedq debug bundle` collected these files for someone who helps you.
 
 versions.txt         seaweedq, Python, the machine, packages; names of SEAWEEDQ_ variables that are set
 settings.json        settings that a broker would use on this machine; secrets are ***
-doctor.txt           what `seaweedq doctor` finds
+doctor.txt           findings of `seaweedq doctor`
 cluster.json         the brokers, as GET /v1/cluster returns them
 topics.json          records and segments of {most} topics at most, without keys
 brokers/*.metrics    metrics of each broker
@@ -53,13 +64,8 @@ def bundle(
     log: Annotated[
         list[Path] | None, typer.Option(help="File with a broker's log; its end is added. Repeatable.")
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", envvar="SEAWEEDQ_CONFIG", help="The TOML file with the broker's settings."),
-    ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="The broker's data folder; by default the one in the settings.")
-    ] = None,
+    config: Config = None,
+    data_dir: DataDir = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -85,18 +91,20 @@ def bundle(
             names.append(part)
     with open(written, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as target:
         target.write(content.getvalue())
-    if failed and output != JSON:
+    failed = [redactor.text(one) for one in failed]
+    if output != JSON:
         for told in failed:
-            typer.echo(redactor.text(told), err=True)
+            typer.echo(told, err=True)
     told = f"{path_text(written)} has {counted(len(names), 'file')}; look through it before you send it"
-    say_done(output, told, file=path_text(written), files=names, failed=[redactor.text(one) for one in failed])
+    say_done(output, told, file=path_text(written), files=names, failed=failed)
 
 
 def _gathered(gather: Callable[[], str], part: str, failed: list[str]) -> str:
     try:
         return gather()
-    except (SeaweedqError, OSError, ImportError, ValueError) as error:
-        told = f"{part} was not collected: {one_line(error)}"
+    except Exception as error:  # an answer of another program, too: the other parts are needed the more
+        kind = "" if isinstance(error, (SeaweedqError, OSError)) else f"{type(error).__name__}: "
+        told = f"{part} was not collected: {kind}{one_line(error)}"
         failed.append(told)
         return told + "\n"
 
@@ -111,7 +119,7 @@ def _add(archive: tarfile.TarFile, name: str, text: str, now: datetime) -> None:
 def _parts(
     config: Path | None, data_dir: Path | None, url: str, logs: list[Path]
 ) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yields the parts, each with what gathers it."""
+    """Yields the parts, each with a function that gathers it."""
     yield "README.txt", lambda: ABOUT.format(most=MOST_TOPICS, log_mib=LOG_BYTES // 1024 // 1024)
     yield "versions.txt", _versions
     yield "settings.json", lambda: _settings(config, data_dir)
@@ -128,10 +136,10 @@ def _parts(
     yield "cluster.json", of_cluster
     yield "topics.json", lambda: _topics(url)
     addresses = {str(one["id"]): str(one["url"]) for one in cluster.get("brokers", [])}
-    for broker, address in (addresses or {"broker": url.split(",")[0].strip()}).items():
-        yield f"brokers/{_file_name(broker)}.metrics", lambda address=address: metrics_text(url, address)  # type: ignore[misc]
+    for broker, address in (addresses or {"broker": first_url(url)}).items():
+        yield f"brokers/{_file_name(broker)}.metrics", partial(metrics_text, url, address)
     for number, path in enumerate(logs, 1):
-        yield f"logs/{number}-{_file_name(path.name)}", lambda path=path: _end_of(path)  # type: ignore[misc]
+        yield f"logs/{number}-{_file_name(path.name)}", partial(_end_of, path)
 
 
 def _file_name(name: str) -> str:
@@ -177,13 +185,15 @@ def _secrets(config: Path | None, data_dir: Path | None, url: str) -> list[str]:
         pass
     try:
         from seaweedq.cli.server.given_settings import settings_of
+        from seaweedq.settings import Settings
 
         settings = settings_of(config, {"data_dir": data_dir})
     except (SeaweedqError, OSError, ImportError):
         return found
-    found += [settings.cluster_secret, settings.etcd_password]
-    files = [*(Path(path) for name in _SECRET_FILES if (path := getattr(settings, name)))]
-    for path in (*files, *filter(None, [settings.admin_token_path]), settings.data_dir / "cluster-secret"):
+    fields = Settings.model_fields
+    found += [getattr(settings, name) for name, field in fields.items() if not field.repr]
+    named = [Path(path) for name in fields if name.endswith(_SECRET_FILES) and (path := getattr(settings, name))]
+    for path in (*named, *filter(None, [settings.admin_token_path]), settings.data_dir / "cluster-secret"):
         try:
             found.append(path.read_text(errors="replace"))
         except OSError:
@@ -198,9 +208,12 @@ def _topics(url: str) -> str:
     with calling(url, CLIENT_S) as transport:
         names = [str(one["name"]) for one in transport.run(pages("/v1/topics", "topics"))]
         for name in names[:MOST_TOPICS]:
-            topic = transport.run(call("GET", topic_path(name)))
-            segments = transport.run(call("GET", f"{topic_path(name)}/segments"))
-            found.append({"topic": topic, "segments": segments})
+            try:
+                topic = transport.run(call("GET", topic_path(name)))
+                segments = transport.run(call("GET", f"{topic_path(name)}/segments"))
+                found.append({"topic": topic, "segments": segments})
+            except BadRequest as error:  # such as that the topic is deleted by now
+                found.append({"topic": {"name": name}, "problem": one_line(error)})
     return _json({"topics": len(names), "shown": [without_keys(one) for one in found]})
 
 

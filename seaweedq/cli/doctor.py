@@ -287,15 +287,15 @@ def _check_address(address: str, credentials: "Credentials") -> Iterator[Finding
 EXAMPLES = """Examples: seaweedq doctor · seaweedq doctor --config broker.toml · seaweedq doctor -o json ·
 seaweedq doctor --url http://broker-1:8080,http://broker-2:8080"""
 
+Config = Annotated[
+    Path | None, typer.Option("--config", envvar="SEAWEEDQ_CONFIG", help="The TOML file with the broker's settings.")
+]
+DataDir = Annotated[Path | None, typer.Option(help="The broker's data folder; by default the one in the settings.")]
+
 
 def doctor(
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", envvar="SEAWEEDQ_CONFIG", help="The TOML file with the broker's settings."),
-    ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="The broker's data folder; by default the one in the settings.")
-    ] = None,
+    config: Config = None,
+    data_dir: DataDir = None,
     output: Output = TABLE,
     url: Annotated[
         str | None,

@@ -4,6 +4,8 @@ import json
 import re
 import stat
 import tarfile
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +141,38 @@ def test_it_is_written_where_no_broker_answers(tmp_path: Path) -> None:
     assert "was not collected" in parts["topics.json"]
     assert "was not collected" in parts["brokers/broker.metrics"]
     assert not planted("\n".join([*parts.values(), done.stdout, done.stderr]))
+
+
+class _Topics(BaseHTTPRequestHandler):
+    """Answers as a broker whose topic `gone` is deleted behind the list of topics; its cluster has no brokers."""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        lists = {"/v1/topics": {"topics": [{"name": "gone"}, {"name": "kept"}]}, "/v1/topics/kept/segments": {}}
+        answer = lists.get(path, {"name": "kept"})
+        if is_gone := path.startswith("/v1/topics/gone"):
+            answer = {"type": "/problems/topic-not-found", "title": "Topic not found", "detail": "no topic gone"}
+        self.send_response(404 if is_gone else 200)
+        self.send_header("content-type", "application/problem+json" if is_gone else "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+
+@pytest.mark.process
+def test_a_deleted_topic_and_a_wrong_answer_cost_one_part_alone(tmp_path: Path) -> None:
+    file = tmp_path / "help.tar.gz"
+    with HTTPServer(("127.0.0.1", 0), _Topics) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        done = CliRunner().invoke(app, ["debug", "bundle", "--file", str(file), "--url", url])
+        server.shutdown()
+    assert done.exit_code == 0, done.output
+    parts = texts(file)
+    assert parts["doctor.txt"] == "doctor.txt was not collected: KeyError: 'brokers'\n"
+    assert json.loads(parts["topics.json"])["shown"] == [
+        {"topic": {"name": "gone"}, "problem": "no topic gone"},
+        {"topic": {"name": "kept"}, "segments": {}},
+    ]
 
 
 @pytest.mark.process
