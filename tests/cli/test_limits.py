@@ -1,9 +1,13 @@
-"""What limits a bench: shares of what a run used, and the verdict over them."""
+"""The limits of a bench: shares of the resources that a run used, and the verdict over them. Who sees a token when it
+asks for metrics."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from seaweedq.cli.limits import COMMITS, CPU, HINTS, JOURNAL_PUTS, NEAR, PUTS, Limit, Look, limits, verdict
-from seaweedq.cli.shared.broker_metrics import samples_of
+from seaweedq.cli.shared.broker_metrics import metrics_text, samples_of
 
 OK, CREATE = '{outcome="ok"}', '{operation="create",outcome="ok"}'
 BEFORE = {CPU: 5.0, f"{COMMITS}_count{OK}": 10.0, f"{COMMITS}_sum{OK}": 1.0, JOURNAL_PUTS: 0.0}
@@ -74,3 +78,30 @@ def test_samples_have_their_labels() -> None:
     found = samples_of(text)
     assert (found["a"], found['b{x="} y",z="2"}']) == (1.0, 3e5)
     assert len(found) == 3
+
+
+class _Metrics(BaseHTTPRequestHandler):
+    """Answers a scrape with the authorization that it shows."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.headers.get("authorization", "none").encode())
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("host", "is_named", "seen"),
+    [("127.0.0.2", True, "Bearer a-token"), ("127.0.0.2", False, "none"), ("127.0.0.1", False, "Bearer a-token")],
+)
+def test_a_learned_broker_sees_no_token_over_plain_http(
+    host: str, is_named: bool, seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """127.0.0.2 stands for another machine: no client takes it for this one."""
+    monkeypatch.setenv("SEAWEEDQ_TOKEN", "a-token")
+    with HTTPServer((host, 0), _Metrics) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://{host}:{server.server_port}"
+        told = metrics_text(f"http://b:1, {address}/" if is_named else "http://b:1", address)
+        server.shutdown()
+    assert told == seen

@@ -2,7 +2,6 @@
 on loopback."""
 
 import re
-from urllib.parse import urlsplit
 
 from seaweedq.cli.shared.contexts import credentials_of
 from seaweedq.errors import ClientError
@@ -12,18 +11,17 @@ _SAMPLE = re.compile(r"^(\w+(?:\{[^\n]*\})?) (\S+)$", re.MULTILINE)
 
 
 def metrics_text(url: str, address: str) -> str:
-    """Returns what a broker at an address answers to a scrape; `url` names the brokers of the command. Raises
+    """Returns the metrics of the broker at an address, as text; `url` names the brokers of the command. Raises
     ClientError."""
     import httpx
 
-    from seaweedq.client.core.attempts import LOOPBACK
+    from seaweedq.client.core.attempts import may_see_token, parse_urls
 
-    credentials, parts = credentials_of(url), urlsplit(address)
-    named = {one.strip().rstrip("/") for one in url.split(",")}
-    is_trusted = address.rstrip("/") in named or parts.scheme == "https" or parts.hostname in LOOPBACK
+    credentials, address = credentials_of(url), address.rstrip("/")
+    is_trusted = address in parse_urls(url) or may_see_token(address)
     try:
         answer = httpx.get(
-            f"{address.rstrip('/')}/metrics",
+            f"{address}/metrics",
             headers=credentials.headers() if is_trusted else {},
             timeout=_ANSWER_S,
             verify=credentials.verify(address),

@@ -78,11 +78,9 @@ class Brokers:
 
     def _usable(self, url: str, now_s: float) -> bool:
         # Another scheme may mean a check of certificates that this client did not set up.
-        parts = urlsplit(url)
-        if parts.scheme != self._scheme:
+        if urlsplit(url).scheme != self._scheme:
             return False
-        # A learned broker may see a token over https, which its certificate proves, or on this machine.
-        is_trusted = not self.has_secret or parts.scheme == "https" or parts.hostname in LOOPBACK
+        is_trusted = not self.has_secret or may_see_token(url)
         return url in self.urls or (is_trusted and not self._avoided_s(url, now_s))
 
     def _avoided_s(self, url: str, now_s: float) -> float:
@@ -93,6 +91,13 @@ class Brokers:
         times = self._failures.get(url, (0, 0.0))[0]
         avoid_s = min(AVOID_MOST_S, AVOID_S * 2.0 ** min(times, 30)) if url in self._answered else AVOID_UNKNOWN_S
         self._failures[url] = (times + 1, self._monotonic_s() + avoid_s)
+
+
+def may_see_token(learned: str) -> bool:
+    """Returns whether a broker that the user did not name may see a token: over https, which its certificate proves, or
+    on this machine."""
+    parts = urlsplit(learned)
+    return parts.scheme == "https" or parts.hostname in LOOPBACK
 
 
 def parse_urls(url: str | Sequence[str]) -> tuple[str, ...]:
