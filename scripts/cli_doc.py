@@ -89,8 +89,10 @@ def sections(words: str, command: Any, level: int = 2, told: dict[str, str] | No
     subcommands = getattr(command, "commands", {})
     if pieces := " ".join(piece for one in command.params for piece in one.get_usage_pieces(context)):
         yield f"\n```text\nseaweedq {words} [OPTIONS] {pieces}\n```\n"
-    settings = {"\nEvery [setting](settings.md) is an option.\n": None}
-    yield "".join(settings if words == "serve" else fresh(options(command, context), words, told))
+    if words == "serve":
+        yield "\nEvery [setting](settings.md) is an option.\n"
+    else:
+        yield from fresh(options(command, context), words, told)
     yield examples(command.epilog)
     told = {}
     for name, inner in subcommands.items():

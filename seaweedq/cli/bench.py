@@ -94,8 +94,8 @@ class _Worker(threading.Thread):
 
 
 class Result(NamedTuple):
-    """A row for each direction, how much of what was used, or why that is not known, and whether an interrupt has ended
-    the run before its bounds."""
+    """A row for each direction; the share of each resource that was used, or the reason why it is unknown; and whether
+    an interrupt has ended the run before its bounds."""
 
     figures: list[Figures]
     used: list[Limit]
@@ -104,8 +104,8 @@ class Result(NamedTuple):
 
 
 def run(url: str, load: Load) -> Result:
-    """Publishes to and consumes from a topic of its own, which is deleted afterwards, between two looks at what is
-    used."""
+    """Publishes to and consumes from a topic of its own, which is deleted afterwards, between two looks at the
+    resources."""
     topic = f"bench-{os.urandom(4).hex()}"
     with connect(url) as client:
         client.create_topic(topic)
@@ -236,7 +236,7 @@ def bench(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Measure publishing and delivery on a temporary topic, and show what limits them."""
+    """Measure publishing and delivery on a temporary topic, and show which resource limits them."""
     load = Load(producers, consumers, size, messages, seconds, rate)
     end_on_signals()
     with ExitStack() as stack:
@@ -264,7 +264,7 @@ def bench(
 
 def _say_used(result: Result, load: Load, output: str) -> None:
     if not result.used:
-        complain(f"cannot tell what limits it: {result.unknown}")
+        complain(f"the limit of the bench is unknown: {result.unknown}")
         return
     say()
     say_table(output, _USED, ((one.limit, f"{one.share:.0%}", one.measured) for one in result.used))

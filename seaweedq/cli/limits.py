@@ -1,4 +1,4 @@
-"""What limits a bench: how much of each resource it used, as the same run has measured it. The judgement is pure.
+"""The limits of a bench: the share of each resource that it used, measured in the same run. The judgement is pure.
 
 A share is of what one of its kind can give: the client is one Python process, which runs on one core at a time, and so
 does most of a broker. Commits of a journal follow one another, so the time in them is a share of the run, too.
@@ -33,8 +33,8 @@ HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Counters at one time: CPU seconds of this process, busy and all seconds of the machine's cores (none where Linux'
-    are not there), and the metrics of each broker by its id."""
+    """Counters at one time: CPU seconds of this process; busy and all seconds of the machine's cores, None on a machine
+    that is not Linux; and the metrics of each broker by its id."""
 
     client_s: float
     machine_s: tuple[float, float] | None
@@ -50,7 +50,7 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 def look(url: str) -> Look:
-    """Looks at this process, this machine and each broker. Raises SeaweedqError if a broker does not tell."""
+    """Looks at this process, this machine and each broker. Raises SeaweedqError if a broker does not answer."""
     brokers = run(url, call("GET", "/v1/cluster"))["brokers"]
     found = {str(one["id"]): samples_of(metrics_text(url, str(one["url"]))) for one in brokers}
     return Look(time.process_time(), _machine(), found)
@@ -101,7 +101,7 @@ def _cores(name: str, cpu_s: float, seconds: float, whose: str) -> Limit:
 
 
 def verdict(found: Sequence[Limit], is_rate_kept: bool) -> str:
-    """Returns in words what limits the run, given the shares, the largest first."""
+    """Returns the verdict on a run in words, given the shares, the largest first."""
     if is_rate_kept:
         return "limited by --rate, which was kept"
     near = [one for one in found if one.share >= NEAR]

@@ -315,17 +315,10 @@ def publish(
     prints a line `ID PATH` for each file.
     """
     if files:
-        of_records: dict[str, Any] = {
-            "FILE": file,
-            "--input-format": input_format,
-            "--key-field": key_field,
-            "--batch": batch,
-        }
-        of_records |= {"--count": count, "--rate": rate}
-        _refuse(
-            {**of_records, "--envelope": envelope or None, "--skip-invalid": skip_invalid or None},
-            "the option is only for records, but --file sends whole files",
-        )
+        of_records: dict[str, Any] = {"FILE": file, "--input-format": input_format, "--key-field": key_field}
+        of_records |= {"--batch": batch, "--count": count, "--rate": rate}
+        of_records |= {"--envelope": envelope or None, "--skip-invalid": skip_invalid or None}
+        _refuse(of_records, "the option is only for records, but --file sends whole files")
         regular_files(files, "--file")
         publish_files(topic, files, key, content_type, output, url)
         return

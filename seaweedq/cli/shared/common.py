@@ -244,8 +244,8 @@ def lines(url: str, topic: str, path: str, value: str = '{"n": 1}', header: str 
 
 
 def welcome(settings: "Settings", url: str) -> list[tuple[str, str]]:
-    """Returns what a broker with these settings greets with, each line with its label: its console, and commands that
-    publish and query. Where the broker asks for tokens, one more names the file of a token, from which they take it."""
+    """Returns the greeting of a broker with these settings, each line with its label: its console, and commands that
+    publish and query. If the broker asks for tokens, one more names the file of a token, from which they take it."""
     shown = [
         ("console", url),
         ("publish", f"seaweedq publish events '{{\"n\": 1}}' --url {url}"),

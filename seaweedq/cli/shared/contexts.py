@@ -1,6 +1,6 @@
 """Contexts: names for brokers, each with a URL and the files of its token and CA, in one file of the user.
 
-A command takes the current context where neither `--url` nor SEAWEEDQ_URL names brokers; a token in the environment
+A command takes the current context if neither `--url` nor SEAWEEDQ_URL names brokers; a token in the environment
 comes before the context's. So no token of a context goes to other brokers than its own. The file holds no token, has
 mode 0600, and is replaced as a whole. `Client()` never reads it.
 """
@@ -48,14 +48,14 @@ class ContextUrl(str):
 
 
 def credentials_of(url: str) -> "Credentials":
-    """Returns what a command shows to the brokers at a URL, and the CA that it trusts there."""
+    """Returns the token that a command shows to the brokers at a URL, and the CA that it trusts there."""
     from seaweedq.client.http import Credentials
 
     return Credentials(**url.files()) if isinstance(url, ContextUrl) else Credentials()
 
 
 def export_token(url: str) -> None:
-    """Lets what reads the environment alone, as readers and writers of Spark do, show the token of a context."""
+    """Names the token file of a context in the environment: readers and writers of Spark look nowhere else."""
     if isinstance(url, ContextUrl) and (file := url.files()["token_file"]):
         os.environ["SEAWEEDQ_TOKEN_FILE"] = file
 
