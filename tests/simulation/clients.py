@@ -52,7 +52,6 @@ class Client:
     urls: Sequence[str]
     pause_s: float
     stopping: bool = False
-    asked: str = ""  # the last one
     rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,10 +90,9 @@ class Client:
     ) -> Relayed | None:
         """An answer as it is, of any broker; None for none. Raises Refused."""
         request = Request(method, path, {"Content-Type": JSON, **(headers or {})}, content.encode(), TIMEOUT_S)
-        self.asked = self.rng.choice(self.urls)
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                return await self.network.send(CLIENTS, self.asked, request)
+                return await self.network.send(CLIENTS, self.rng.choice(self.urls), request)
         except Refused:
             await asyncio.sleep(0.1)
             raise
@@ -213,8 +211,7 @@ class Consumer(Client):
 
 @dataclass
 class Observer(Client):
-    """Looks at the cursors of a subscription, again and again. `lag` is as it was last seen. What a broker says of its
-    cursors is old where coordination has ended its lease early, and it has not heard of that."""
+    """Looks at the cursors of a subscription, again and again. `lag` is as it was last seen."""
 
     subscription: str = ""
     lag: int = -1
@@ -226,7 +223,7 @@ class Observer(Client):
             found = await self.ask("GET", f"/subscriptions/{self.subscription}")
         except Refused:
             return
-        if found and self.asked not in self.network.stale:
+        if found:
             lag = found["lag"]
             lines = [
                 {"segment": one["segment"], "acked_to": one["acked_to"], "subscription": self.subscription}

@@ -56,7 +56,6 @@ class Network:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seed: int) -> None:
         self.weather = Weather()
-        self.stale: set[str] = set()  # URLs of those that cannot know that they own nothing any more
         self.count = 0
         self._loop = loop
         self._draw = random.Random(f"network {seed}")

@@ -18,6 +18,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Put
+from seaweedq.coordination.records import RevocationRecord
+from seaweedq.coordination.versioned import Versioned
 from tests.simulation.backends import Trouble
 from tests.simulation.clients import TOPIC, Client, Consumer, Observer, Publisher, Reader, Reshaper, Story, WrongAnswer
 from tests.simulation.cluster import Cluster, Process
@@ -25,6 +29,7 @@ from tests.simulation.loop import LivesLoop
 from tests.simulation.network import Refused, Weather
 from tests.simulation.plan import BROKERS, Fault, Plan
 from tests.support.brokers import inside
+from tests.support.history import reading_rules
 from tests.support.history.checker import check
 from tests.support.history.history import Row, row
 from tests.support.history.judged import Run, Segment
@@ -201,9 +206,8 @@ class World:
             assert reached
             reached.is_cut = True
             if kind == "outlawed":
-                cluster.network.stale.add(process.url)
                 self.end_lease(process)
-            return lambda: self.join(process)
+            return reached.join
         if kind == "lease":
             self.end_lease(process)
             return _nothing
@@ -230,17 +234,15 @@ class World:
             setattr(of, name, value)
         return lambda: [setattr(of, name, getattr(before, name)) for name in changed] and None
 
-    def join(self, process: Process) -> None:
-        """Has a broker hear of coordination again."""
-        if process.coordination:
-            process.coordination.join()
-        self.loop.call_later(1.0, self.cluster.network.stale.discard, process.url)
-
     def end_lease(self, process: Process) -> None:
-        """Ends a broker's lease, as others do who suspect it."""
+        """Ends a broker's lease as others do who suspect it (broker/cluster/revoker): its revocation comes before."""
         if process.is_ready and process.broker:
-            self.cluster.coordination.engine.revoke(inside.membership(process.broker).lease)
-            self.cluster.coordination.changed()
+            membership, server = inside.membership(process.broker), self.cluster.coordination
+            lease_s = process.broker.process.settings.lease_s
+            record = keys.REVOCATIONS.encode(Versioned.new(RevocationRecord("", (), lease_s)))
+            server.engine.commit([], [Put(keys.REVOCATIONS.key(membership.broker), record)])
+            server.engine.revoke(membership.lease)
+            server.changed()
 
     def again(self, number: int) -> None:
         """Starts a process that has died, unless it has begun again."""
@@ -260,7 +262,8 @@ class World:
                 self.cluster.begin(number)
             for part in filter(None, (process.life, process.renewing)):
                 part.go_on()
-            self.join(process)
+            if process.coordination:
+                process.coordination.join()
 
     # the end
 
@@ -277,7 +280,7 @@ class World:
             observer.lag = -1
         try:
             await self.until(lambda: all(one.lag == 0 for one in self.observers), "the lag is not zero")
-            self.story.told("nemesis", "heal", "ok", call, [{}])
+            self.story.told("nemesis", "heal", "ok", call, [{"wait_s": HEAL_S - reading_rules.HEAL_S}])
             await self.until(lambda: len(self.cluster.ready) == BROKERS, "not all brokers are ready")
         except AssertionError as error:
             lags = {observer.subscription: observer.lag for observer in self.observers}
