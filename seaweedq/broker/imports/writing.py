@@ -6,7 +6,7 @@ broker/imports/runner the steps. docs/internals/by-reference.md ("Writes") has t
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -122,7 +122,7 @@ class Writing(FileWork[WriteRecord]):
         self._store = context.store
         self._ids = context.ids
         self._cluster_us = reading.readables.time.learn
-        self._asked: Counter[tuple[WorkId, int]] = Counter()
+        self._awaited: Counter[tuple[WorkId, int]] = Counter()
 
     async def write(
         self,
@@ -144,19 +144,20 @@ class Writing(FileWork[WriteRecord]):
         """
         wanted = Wanted(writer, number, uploads, format, bare, drawn)
         where = WorkId.from_topic(topic, writer)
-        with self._asking(where, number):
-            held, begun = await self._wait_over(topic, where, wanted, wait_s)
+        with ExitStack() as waiting:
+            held, begun = await self._wait_over(topic, where, wanted, wait_s, waiting)
         await self._check_told(where, held)
         return held.record, begun
 
     async def _wait_over(
-        self, topic: Topic, where: WorkId, wanted: Wanted, wait_s: float
+        self, topic: Topic, where: WorkId, wanted: Wanted, wait_s: float, waiting: ExitStack
     ) -> tuple[Versioned[WriteRecord], bool]:
-        """Begins or joins a write, and waits as `write` does."""
-        begun = False
+        """Begins or joins a write, and waits as `write` does. The request counts as `waiting` once it has seen that its
+        number is not over."""
+        begun = waits = False
         async for attempt in self._attempts(wait_s):
             held = await self._records.read(where)
-            if not begun and _may_begin(held, wanted) and not self._is_asked(where, held, wanted.number):
+            if not begun and _may_begin(held, wanted) and not self._is_awaited(where, held, wanted.number):
                 held, begun = await self._create(topic, where, wanted, held)
             if held is None:
                 raise await self._gone(where, wanted.number)
@@ -165,30 +166,33 @@ class Writing(FileWork[WriteRecord]):
                 if held.record.number == wanted.number and (begun or not _may_begin(held, wanted)):
                     return held, begun
             else:
+                if held.record.number == wanted.number and not waits:
+                    waits = waiting.enter_context(self._awaiting(where, wanted.number))
                 await self._begin_work(where, held)
             if self._stopping.is_set() and not attempt.is_last():
                 raise NotReady("this broker is stopping; another one continues the write")
         assert held is not None
         if held.record.number != wanted.number:
-            raise NotReady(f"write {held.record.number} of {wanted.writer!r} is not over yet")
+            raise NotReady(f"write {held.record.number} of {wanted.writer!r} is not over yet, or not told")
         return held, begun
 
     @contextmanager
-    def _asking(self, where: WorkId, number: int) -> Iterator[None]:
-        """Counts a request that waits here for a number."""
-        self._asked[where, number] += 1
+    def _awaiting(self, where: WorkId, number: int) -> Iterator[bool]:
+        """Counts a request that waits here until a number is over."""
+        self._awaited[where, number] += 1
         try:
-            yield
+            yield True
         finally:
-            self._asked[where, number] -= 1
-            if not self._asked[where, number]:
-                del self._asked[where, number]
+            self._awaited[where, number] -= 1
+            if not self._awaited[where, number]:
+                del self._awaited[where, number]
                 self._ended.wake()
 
-    def _is_asked(self, where: WorkId, held: Versioned[WriteRecord] | None, number: int) -> bool:
+    def _is_awaited(self, where: WorkId, held: Versioned[WriteRecord] | None, number: int) -> bool:
         """Tells whether requests wait here for the newest number, another one: they are told before a higher number
-        takes its record. Those that wait at other brokers may get WriteOutOfOrder for a number that was taken."""
-        return held is not None and held.record.number != number and (where, held.record.number) in self._asked
+        takes its record. Those that wait at other brokers may get WriteOutOfOrder for a number that was taken. A repeat
+        of a number that is over waits for nothing, so that it holds up nobody."""
+        return held is not None and held.record.number != number and (where, held.record.number) in self._awaited
 
     async def show(self, topic: Topic, name: str) -> WriteRecord:
         """Returns the newest write of a writer. Raises WriteNotFound."""

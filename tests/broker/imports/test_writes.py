@@ -410,16 +410,32 @@ async def test_a_topic_that_goes_while_a_write_waits_ends_it(tmp_path, anew):
 
 
 async def test_who_waits_is_told_before_a_higher_number_takes_the_record(tmp_path):
+    """One that waits looks now and then: here it looks last, and between its looks a higher number comes."""
     async with some(tmp_path) as together:
         (broker,) = together.brokers
-        found = await asyncio.gather(*[write(broker, await wanted(broker, n, [[n]])) for n in (0, 1)])
-        for round in range(1, 2):
-            first, second, third = [await wanted(broker, 10 * round + n, [[10 * round + n]]) for n in range(3)]
-            asked = [asyncio.create_task(write(broker, one)) for one in (first, second, third)]
-            found += list(await asyncio.gather(*asked, return_exceptions=True))
-        taken = [one for one in found if not isinstance(one, BaseException)]
-        assert {type(one) for one in found if isinstance(one, BaseException)} <= {WriteOutOfOrder}
-        assert len(await read(broker)) == len(taken)
+        first, second = await wanted(broker, 1, [[1]]), await wanted(broker, 2, [[2]])
+        records, turns = privates.records(inside.writes(broker)), asyncio.Semaphore(0)
+        privates.use_turns(inside.writes(broker), turns)
+        found, late = records.read, Gate()
+        waiting = asyncio.create_task(ask(broker, first, 60))
+        await until(lambda: inside.writes(broker).under_way == 1)
+
+        async def read_late(where: WorkId) -> Any:
+            if asyncio.current_task() is waiting:
+                await late()
+            return await found(where)
+
+        records.read = read_late
+        turns.release()
+        await late.reached.wait()
+        await until(lambda: inside.writes(broker).under_way == 0)
+        with pytest.raises(NotReady, match="write 1 of 'w' is not over yet, or not told"):
+            await ask(broker, second, 0)
+        late.open.set()
+        assert (await waiting)[0].state == "done"
+        turns.release()
+        assert (await write(broker, second))[0].state == "done"
+        assert sorted(await read(broker)) == [1, 2]
 
 
 @pytest.mark.long
