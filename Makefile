@@ -15,7 +15,7 @@ MINIO_VERSION := v0.0.0-20260212201848-7aac2a2c5b7c
 # tests/support/tiers.py: what takes long first. WORKERS beyond two, for two cores: tests that start processes wait half of their time.
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=1 -q
 WORKERS := 4
-# Of some files a tier may have no test: pytest's exit status 5, a failure only where all tests were asked for.
+# Of some files a tier may have no test: pytest's exit status 5, a failure only if all tests were asked for.
 SOME = $(TESTS) $(if $(TESTS),|| [ $$? -eq 5 ])
 
 .PHONY: demo pipeline test test-fast test-all test-versions mutants simulate soak chaos minio weed kafka kube prometheus generator chromium docs check sbom audit bench format wheel clean help
@@ -119,7 +119,7 @@ $(BIN)/mkdocs: | $(STAMP)
 	$(VENV)/site/bin/python -m pip install --quiet mkdocs-material==$(MKDOCS_MATERIAL_VERSION)
 	ln -sf ../site/bin/mkdocs $(BIN)/mkdocs
 
-chromium:       ## a browser, of Debian's packages, for the tests of the console; needs root where there is none
+chromium:       ## a browser, of Debian's packages, for the tests of the console; needs root if there is none
 	@command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
 check: $(STAMP) ## lint, format, types, import contracts, documentation links, the Helm chart, the image's locks

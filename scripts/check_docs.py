@@ -1,4 +1,4 @@
-"""Check what the documentation points at: links and anchors, files, tests; and that
+"""Check the targets of the documentation: links and anchors, files, tests; and that
 the generated pages are up to date: docs/reference/cli.md, http.md in part, settings.md and
 metrics.md.
 
@@ -80,7 +80,7 @@ def missing_tests(page: Path, tests: str) -> Iterator[str]:
 
 
 def codes(page: Path) -> list[str]:
-    """What stands in backticks on a page."""
+    """The texts in backticks on a page."""
     return [code.strip() for _, code in CODE.findall(FENCE.sub("", page.read_text()))]
 
 

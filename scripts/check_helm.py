@@ -1,7 +1,7 @@
 """Lint and render the chart with every helm/seaweedq/ci/*-values.yaml; check the outcome against Kubernetes' schemas.
 
-helm is $HELM, the one in .venv/bin, or the one on PATH. Where there is none but a Go toolchain, it is built into
-.venv/bin once, in about two minutes. Where there is neither, this says so and checks nothing; tests/helm still reads
+helm is $HELM, the one in .venv/bin, or the one on PATH. If there is none but a Go toolchain, it is built into
+.venv/bin once, in about two minutes. If there is neither, this says so and checks nothing; tests/helm still reads
 the templates.
 """
 

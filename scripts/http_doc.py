@@ -2,7 +2,7 @@
 document; with --check, say whether they are up to date.
 
 A route's own text stands in the docstring of its handler, which is its description in the document; an error's in that
-of its class, where the words behind `fields:` are the members of the problem.
+of its class: there the words behind `fields:` are the members of the problem.
 """
 
 import re

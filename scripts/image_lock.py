@@ -78,7 +78,7 @@ def complaints() -> Iterator[str]:
 
 
 def write_locks(upgrade: bool) -> None:
-    """Writes both locks. Raises CalledProcessError; OSError where uv is missing."""
+    """Writes both locks. Raises CalledProcessError; OSError if uv is missing."""
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
     if uv is None:
         raise OSError("uv is missing: pip install uv")
@@ -92,7 +92,7 @@ def write_locks(upgrade: bool) -> None:
 
 def write_digests() -> list[str]:
     """Writes behind each image's tag the digest that it has in its registry, over all platforms. Returns the images.
-    Writes nothing where one is missing. Raises CalledProcessError where a registry cannot be reached; OSError where
+    Writes nothing if one is missing. Raises CalledProcessError if a registry cannot be reached; OSError if
     there is no tool, or a file names no image."""
     texts = {file: file.read_text() for file in IMAGES}
     if missing := next((file for file, text in texts.items() if not IMAGE.search(text)), None):

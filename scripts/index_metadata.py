@@ -31,7 +31,7 @@ class IndexMetadata(MetadataHookInterface):
 
 
 def origin(root: Path) -> str:
-    """Returns the address of the checkout's remote; empty for none, or where `root` is no checkout."""
+    """Returns the address of the checkout's remote; empty for none, or if `root` is no checkout."""
     if not (root / ".git").exists():
         return ""
     command = ["git", "-C", str(root), "remote", "get-url", "origin"]

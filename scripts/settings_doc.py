@@ -71,7 +71,7 @@ def default(name: str, field: FieldInfo) -> str:
 
 
 def bounds(name: str, field: FieldInfo) -> str:
-    """What a value may be, beyond its type."""
+    """The bounds of a value, beyond its type."""
     if get_origin(field.annotation) is Literal:
         return " or ".join(f"`{choice}`" for choice in get_args(field.annotation))
     found = []
@@ -85,7 +85,7 @@ def bounds(name: str, field: FieldInfo) -> str:
 
 
 def in_units(size: int) -> str:
-    """A size in the largest unit that divides it, empty where none does."""
+    """A size in the largest unit that divides it, empty if none does."""
     return next((f"{size // unit} {name}" for unit, name in UNITS if size and size % unit == 0), "")
 
 

@@ -2,7 +2,7 @@
 """Makes the sync client of the async one: the modules of GENERATED, which differ by `await` alone.
 
 `python scripts/unasync.py` writes them; `--check` writes none, and fails with the names of those that differ, as
-`make check` has it. Where tasks and threads differ in kind, both modules are written, and have the same names.
+`make check` has it. If tasks and threads differ in kind, both modules are written, and have the same names.
 """
 
 import argparse

@@ -65,7 +65,7 @@ PACKAGES = (
 
 
 def main() -> int:
-    """Replaces all vendored files; returns 1 where an archive is not the one that is pinned."""
+    """Replaces all vendored files; returns 1 if an archive is not the one that is pinned."""
     found: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory() as folder:
         for package in PACKAGES:

@@ -142,7 +142,7 @@ class ClusterSettings(Group):
 
 
 class AccessSettings(Group):
-    """The settings of who may ask: tokens, the audit, names and origins, TLS."""
+    """The settings of access: tokens, the audit, names and origins, TLS."""
 
     auth: Literal["auto", "none", "required"] = Field(
         "auto",
@@ -196,7 +196,7 @@ class AccessSettings(Group):
 
 
 class AddressSettings(Group):
-    """The settings of where a broker listens, and of what it logs."""
+    """The settings of a broker's addresses and of its log."""
 
     host: str = Field(
         "127.0.0.1",
@@ -313,7 +313,7 @@ class RequestSettings(Group):
     @field_validator("trusted_proxies")
     @classmethod
     def has_networks(cls, text: str) -> str:
-        """Refuses what is neither an address nor a network."""
+        """Refuses a value that is neither an address nor a network."""
         for one in text.split(","):
             if one.strip():
                 ip_network(one.strip(), strict=False)

@@ -187,7 +187,7 @@ def _operation(route: Route, common: set[type[errors.SeaweedqError]], structs: l
 
 
 def _dependencies(handler: Callable[..., Any]) -> Iterator[Any]:
-    """Yields what a path operation depends on, in the order of its parameters."""
+    """Yields the dependencies of a path operation, in the order of its parameters."""
     for parameter in signature(handler).parameters.values():
         yield from (one.dependency for one in get_args(parameter.annotation) if isinstance(one, params.Depends))
 

@@ -25,7 +25,7 @@ class Proxy:
         self._requests = requests
 
     def search_request(self, request: Request, wait_s: float = 0.0) -> SearchRequest:
-        """Returns what a search has to know of a request. Raises Forbidden."""
+        """Returns the facts of a request that a search needs. Raises Forbidden."""
         return SearchRequest(wait_s, self._requests.is_authenticated(request))
 
     async def relay(self, request: Request, target: Target, content: bytes = b"") -> Answer:

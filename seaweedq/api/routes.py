@@ -206,7 +206,7 @@ class Router:
 
 
 def costs_of(method: str, action: Action | None, lasts: bool) -> tuple[tuple[str, float], ...]:
-    """Returns what a request takes of limits before its body is read."""
+    """Returns the cost of a request against limits before its body is read."""
     costs = [("requests", 1.0)]
     if action is Action.PUBLISH and method == "POST":
         costs.append(("messages", 0.0))

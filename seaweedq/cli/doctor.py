@@ -324,7 +324,7 @@ def doctor(
 
 
 def findings(config: Path | None, data_dir: Path | None, url: str | None) -> Iterator[Finding]:
-    """Yields what is found on this machine, and of the cluster at `url`, or at the default one if there is any."""
+    """Yields the findings of this machine, and of the cluster at `url`, or at the default one if there is any."""
     machine = f"Python {platform.python_version()}, {platform.system()} {platform.release()}"
     yield Finding(Verdict.OK, "seaweedq", f"{seaweedq.__version__}, {machine}")
     try:

@@ -1,4 +1,4 @@
-"""Taking secrets out of texts: those that are known, and whatever looks like one. It rather takes too much."""
+"""Takes secrets out of texts: known ones, and all text that looks like one. It rather takes too much."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -42,7 +42,7 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
 
 
 class Redactor:
-    """Takes these secrets, and what looks like one, out of texts."""
+    """Takes these secrets, and all text that looks like one, out of texts."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         pieces = {piece.strip() for one in secrets for piece in (one, *one.split(","), *one.splitlines())}

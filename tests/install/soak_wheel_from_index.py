@@ -1,5 +1,5 @@
 """The wheel in an empty environment, with its packages from an index, as a user gets them: broker, publish, query.
-Skipped where no index answers."""
+Skipped if no index answers."""
 
 import subprocess
 import sys

@@ -225,7 +225,7 @@ class Meter:
         return request.receive if is_known or request.method not in WITH_BODIES else self._counted(request.receive)
 
     async def sent(self, message: MutableMapping[str, Any]) -> None:
-        """Counts a part that was sent. Where more follow, it waits until this one is paid for."""
+        """Counts a part that was sent. If more follow, it waits until this one is paid for."""
         if size := _size(message):
             self.spend("bytes_out", size)
             if message.get("more_body", message["type"] == "websocket.send"):

@@ -158,7 +158,7 @@ async def cluster(services: ClusterDep) -> Response:
     known = [(id, roster.brokers[id].record) for id in sorted(roster.brokers)]
 
     async def answer(one: tuple[str, BrokerRecord]) -> BrokerAnswer:
-        """Returns one broker, with its load where it says it."""
+        """Returns one broker, with its load if it tells it."""
         id, record = one
         status = await _status(services, id, record.url)
         return BrokerAnswer(

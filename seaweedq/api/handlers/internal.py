@@ -107,7 +107,7 @@ class Internal:
         raise Forbidden("only brokers of this cluster may call /internal")
 
     def status(self) -> BrokerStatus:
-        """Returns what this broker holds, and what comes to it."""
+        """Returns the load of this broker: the amounts that it holds, and its rates."""
         budget, log, now_s = self.broker.budget, self.broker.log, self.broker.process.clock.monotonic_s()
         messages, size = self.broker.load.loads.totals()
         came_s = [segment.tail.oldest().at_s for segment in log.dirty if segment.tail]
@@ -205,7 +205,7 @@ class Internal:
 
     async def _topic(self, call: TopicCall | EndsCall | SegmentCall | GiveCall | MarkCall | StreamCall) -> Topic:
         """Returns the topic that the other broker means. Raises NotOwner if this broker knows a different one,
-        NeedsNewerBroker where it cannot read that one."""
+        NeedsNewerBroker if it cannot read that one."""
         catalog = self.broker.catalog
         catalog.check_readable(call.topic)
         found = catalog.get(call.topic)

@@ -193,7 +193,7 @@ PathPrincipal = Annotated[str, Depends(_principal)]
     shows=_CALLER,
 )
 async def whoami(services: Services, request: RequestDep) -> Response:
-    """Returns who the caller is, and what it may do."""
+    """Returns the caller's principal and permissions."""
     caller = request.caller
     expires_at = None if caller.expires_us == NEVER_US else moment(caller.expires_us)
     shown = [shown_grants(layer.grants) for layer in caller.layers]

@@ -57,7 +57,7 @@ Group: TypeAlias = tuple[Readable, pa.Array, pa.Array, pa.RecordBatch]
 
 
 def wants_arrow(request: Request) -> bool:
-    """Tells whether a client that pulls wants Arrow, rather than JSON. Raises NotAcceptable where it takes neither."""
+    """Tells whether a client that pulls wants Arrow, rather than JSON. Raises NotAcceptable if it takes neither."""
     accepted = request.headers.get(b"accept")
     if accepted is None or accepted == b"*/*":
         return False
@@ -263,7 +263,7 @@ class Pulls:
         return answer
 
     async def _pull_under_some_name(self, request: Request, topic: Topic, name: str, wanted: PullRequest) -> Answer:
-        """Pulls under the name that this broker chose. Where its lease has ended, since an answer was lost and the
+        """Pulls under the name that this broker chose. If its lease has ended, since an answer was lost and the
         request repeated late, it chooses another: the client knows of none."""
         with suppress(LeaseEnded):
             answer = await self._pull(request, topic, name, wanted, is_new=True)

@@ -696,7 +696,7 @@ def _points(number: int, whole: KeyRange, wanted: SplitRequest) -> list[int]:
 
 
 def _broker_meant(roster: Roster, to: str) -> str | None:
-    """Returns the living broker with that id, or else with that given name. Raises InvalidRequest where it receives no
+    """Returns the living broker with that id, or else with that given name. Raises InvalidRequest if it receives no
     segments, or several brokers have the name."""
     named = [to] if to in roster.brokers else [id for id, known in roster.brokers.items() if known.record.name == to]
     if len(named) > 1:

@@ -143,7 +143,7 @@ def changes_of(wanted: SubscriptionRequest | SubscriptionChange) -> dict[str, An
 
 
 def compare(name: str, there: SubscriptionRecord, record: SubscriptionRecord, named: Iterable[str]) -> None:
-    """Raises SubscriptionConflict where an existing subscription differs from a record in the `named` members."""
+    """Raises SubscriptionConflict if an existing subscription differs from a record in the `named` members."""
     pairs = {field: (getattr(there, field), getattr(record, field)) for field in named}
     differences = {field: {"current": old, "requested": new} for field, (old, new) in pairs.items() if old != new}
     if differences:
@@ -295,7 +295,7 @@ class SubscriptionServices:
         return cls(broker.catalog, subscribing.admin, *dispatching, parts.reader, subscribing.meter, letters)
 
     def check_letters(self, request: Request, target: str | None) -> None:
-        """Raises Forbidden where the caller may not publish to a topic for dead letters, or create it."""
+        """Raises Forbidden if the caller may not publish to a topic for dead letters, or create it."""
         if target is None:
             return
         check_right(request.caller, Action.PUBLISH, Resource(target))
@@ -529,7 +529,7 @@ async def _by_dispatcher(
     wanted: Struct,
     act: Callable[[], Awaitable[int]],
 ) -> Response:
-    """Acts here, where this broker dispatches, and shows the subscription under the status that `act` returns; else
+    """Acts here if this broker dispatches, and shows the subscription under the status that `act` returns; else
     hands the request on."""
 
     async def here(_: Target) -> Answer:

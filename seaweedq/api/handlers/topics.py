@@ -59,7 +59,7 @@ class ScalingRequest(Struct, forbid_unknown_fields=True):
 
 
 def changed_scaling(config: TopicConfig, wanted: ScalingRequest) -> dict[str, Any]:
-    """Returns the fields that the record keeps: those that were set, and not reset. Raises InvalidRequest where they
+    """Returns the fields that the record keeps: those that were set, and not reset. Raises InvalidRequest if they
     contradict each other."""
     named = config.scaling | msgspec.to_builtins(wanted)
     kept = {field: value for field, value in named.items() if value is not None}
@@ -253,7 +253,7 @@ def lines_of(config: TopicConfig) -> Literal["envelope", "bare"]:
 
 
 def compare(topic: Topic, wanted: TopicRequest) -> None:
-    """Raises TopicConflict where a field that the request names differs."""
+    """Raises TopicConflict if a field that the request names differs."""
     current = msgspec.to_builtins(topic.record.config)
     current["ndjson"] = lines_of(topic.record.config)
     current["retention"] = msgspec.to_builtins(shown_retention(topic.record.config.retention))
@@ -275,8 +275,8 @@ def compare(topic: Topic, wanted: TopicRequest) -> None:
 
 
 async def may_create(request: Request, catalog: Catalog, name: str) -> bool:
-    """Returns whether a topic that is not known here is to be created. Who may not create it waits for a look whether
-    another broker has just done so: then this returns False. Raises Forbidden where none has."""
+    """Returns whether a topic that is not known here is to be created. A caller that may not create it waits for a look
+    whether another broker has just done so: then this returns False. Raises Forbidden if none has."""
     resource = Resource(name)
     if judge(request.caller, Action.CREATE, resource):
         return True

@@ -1,9 +1,9 @@
-"""Uploads: payloads that go to the store first. Their bytes pass through a broker only where the store signs no URLs:
+"""Uploads: payloads that go to the store first. Their bytes pass through a broker only if the store signs no URLs:
 they are streamed then, and never in memory as a whole.
 
-Whoever has a signed URL may use it, so no answer with a URL is logged. A request for bytes shows a token for its method
-and this payload, and needs no other right. It is judged before anything is looked up: a request without such a token
-learns nothing of topics and uploads.
+Every holder of a signed URL may use it, so no answer with a URL is logged. A request for bytes shows a token for its
+method and this payload, and needs no other right. It is judged before anything is looked up: a request without such a
+token learns nothing of topics and uploads.
 """
 
 import re
@@ -385,7 +385,7 @@ class UploadContent:
             raise PayloadNotFound("the payload is not in the store any more", topic=topic, id=upload) from None
 
     async def _check(self, request: Request, method: str, topic: str, upload: str) -> None:
-        """Raises InvalidName, and Forbidden where the request shows no token for this."""
+        """Raises InvalidName, and Forbidden if the request shows no token for this."""
         check_name(topic)
         shown, name = request.query, object_name(topic, upload) if incarnation_of(upload) is not None else ""
         await self.uploads.own_urls.check(method, name, shown.get("expires", ""), shown.get("token", ""))

@@ -75,7 +75,7 @@ class BrokerProcess:
         self._pools: list[Pools] = []  # of all lives, as long as calls hang there
 
     def run(self) -> None:
-        """Runs lives until a signal. Raises what ended the first start, and what another start would meet again."""
+        """Runs lives until a signal. Raises the error that ended the first start, and errors that each start meets."""
         while self._run_life() and not self._stop.asked:
             self._deadline.clear()
             logger.warning("starting again under a new broker id")

@@ -27,7 +27,7 @@ ERASE = "\r\x1b[2K"
 
 
 class Figures(NamedTuple):
-    """What a broker has taken and delivered since its start, its topics, and messages that consumers have not acked."""
+    """The messages that a broker has taken and delivered since its start, its topics, and its unacked messages."""
 
     taken: int
     delivered: int

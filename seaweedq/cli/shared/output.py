@@ -144,7 +144,7 @@ def with_whole_numbers(table: "Table") -> "Table":
 
 
 def layout(head: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None, wide: bool = False) -> list[str]:
-    """Returns the lines of a table, its names first. Where `width` has less room than the widest rows, the widest cells
+    """Returns the lines of a table, its names first. If `width` has less room than the widest rows, the widest cells
     that are no numbers are cut, as far as FEWEST."""
     kept = [number for number, column in enumerate(head) if wide or not column.wide]
     shown = [head[number] for number in kept]

@@ -23,7 +23,7 @@ export function TokenForm({ onGiven }) {
     </form>`;
 }
 
-/** A button that forgets the token, where there is one. */
+/** A button that forgets the token, if there is one. */
 export function ForgetToken({ onForgotten }) {
   const forget = () => {
     forgetToken();

@@ -42,7 +42,7 @@ export function onRefused(told) {
   refused = told;
 }
 
-/** An answer that is no success; `status` is 0 where there was no answer. */
+/** An answer that is no success; `status` is 0 if there was no answer. */
 export class Problem extends Error {
   constructor(status, document) {
     super(document.detail || document.title || `The broker answered ${status}.`);
@@ -58,7 +58,7 @@ export function path(fixed, ...parts) {
   return fixed.reduce((left, text, i) => left + encodeURIComponent(parts[i - 1]) + text);
 }
 
-/** Sends a request and returns its document, null where there is none. Throws Problem. `body` is JSON text;
+/** Sends a request and returns its document, null if there is none. Throws Problem. `body` is JSON text;
  * with `exact` numbers keep their digits (json.js). */
 export async function call(url, { method = "GET", body, signal, exact = false } = {}) {
   const limit = AbortSignal.timeout(method === "DELETE" ? SLOW_MS : TIMEOUT_MS);

@@ -20,7 +20,7 @@ export function counted(value, thing) {
   return `${count(value)} ${thing}${value === 1 ? "" : "s"}`;
 }
 
-/** Returns a rate, with three digits where it is small. */
+/** Returns a rate, with three digits if it is small. */
 export function rate(value) {
   if (value == null) return NONE;
   return value < 100 ? short.format(value) : whole.format(Math.round(value));

@@ -39,7 +39,7 @@ export function pretty(value, indent) {
   return text === undefined ? "" : text.replace(/"\\u0000number:([^"]*)"/g, "$1");
 }
 
-/** Returns why a text is no JSON, with its line; "" where it is. */
+/** Returns why a text is no JSON, with its line; "" if it is. */
 export function whyInvalid(text) {
   try {
     JSON.parse(text);

@@ -48,7 +48,7 @@ function Shown({ topic, map, history, span, zoom, setZoom, asTable }) {
     <p><small>The leader, ${history.leader}, has recorded what came in since ${time(history.from)}${history.cells.length === 0 && ": nothing in this time"}.</small></p>`;
 }
 
-/** Returns all that is drawn. Before `begin` nothing was recorded; what lived then is known, where it is not removed. */
+/** Returns all that is drawn. Before `begin` nothing was recorded; segments that lived then are known if they are not removed. */
 function dataOf(map, history, topic, past) {
   const now = Date.now();
   const [begin, end] = [Date.parse(history.from), Date.parse(history.until)];

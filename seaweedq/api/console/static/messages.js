@@ -101,7 +101,7 @@ function Whole({ topic, message }) {
   </div>`;
 }
 
-/** Returns the value as text: JSON, or the bytes, as text where they are some. */
+/** Returns the value as text: JSON, or the bytes, as text if they are some. */
 function valueOf(message, indent) {
   if (message.value_base64 == null) return pretty(message.value, indent);
   const bytes = Uint8Array.from(atob(message.value_base64), (one) => one.charCodeAt(0));

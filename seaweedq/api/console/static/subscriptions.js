@@ -124,7 +124,7 @@ function Segments({ rows, columns, name }) {
   return html`<${Table} label=${`Lag of ${name} by segment`} columns=${columns} rows=${shown} keyOf=${(lag) => lag.segment} />${buttons}`;
 }
 
-/** Returns a subscription, its error, or null where it is gone by now. */
+/** Returns a subscription, its error, or null if it is gone by now. */
 async function detail({ topic, name }, signal) {
   try {
     return await call(path`v1/topics/${topic}/subscriptions/${name}`, { signal });

@@ -79,7 +79,7 @@ function ratesOf({ map }, unit, shown) {
   return map ? cameIn(map, unit, shown) : html`<span title="a topic of so many segments shows its rates on its own page">${NONE}</span>`;
 }
 
-/** Returns what comes in now, by the open segments' rates over 10 s, as a text: at least so much where some are not known. */
+/** Returns what comes in now, by the open segments' rates over 10 s, as a text: at least so much if some are not known. */
 export function cameIn(map, unit, shown) {
   const isKnown = map.segments.every((one) => one.state !== "open" || one.rates);
   return isKnown && !map.unreadable ? shown(newest(map, unit)) : `≥ ${shown(newest(map, unit))}`;

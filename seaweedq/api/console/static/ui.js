@@ -13,7 +13,7 @@ const LONG = 32; // characters of a name
 export const html = htm.bind(createElement);
 
 /**
- * Loads something now, and each `everyMs` (0: never) while the page is seen, or less often where that takes long: nineteen
+ * Loads something now, and each `everyMs` (0: never) while the page is seen, or less often if that takes long: nineteen
  * parts of twenty of the time are left to the page and its broker. Returns the newest `data`, the `error` of
  * the last try, `at`, the time of the data, and `reload`. Whatever `deps` name anew begins anew.
  */
@@ -109,7 +109,7 @@ export function Scroll({ label, children }) {
   return html`<div class="scroll" role="region" aria-label=${label} tabindex="0">${children}</div>`;
 }
 
-/** A table. A column has `title`, `of(row)`, and `number` where its cells are numbers. */
+/** A table. A column has `title`, `of(row)`, and `number` if its cells are numbers. */
 export function Table({ label, columns, rows, keyOf }) {
   return html`<${Scroll} label=${label}>
     <table>
@@ -124,7 +124,7 @@ function cell(column, row, i) {
   return i ? html`<td class=${kind}>${column.of(row)}</td>` : html`<th scope="row" class=${kind}>${column.of(row)}</th>`;
 }
 
-/** A name, cut in the middle where it would push what is beside it out of sight. The whole one is told on pointing, and
+/** A name, cut in the middle if it would push what is beside it out of sight. The whole one is told on pointing, and
  * read aloud. */
 export function Name({ of: name }) {
   const letters = [...(name ?? NONE)];
