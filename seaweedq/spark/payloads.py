@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-import fsspec
 import pyarrow as pa
 
 from seaweedq.errors import ClientError
@@ -108,6 +107,8 @@ class PayloadReader:
             raise ClientError("its URI is not one of a payload that may be opened here")
         if size is None or not 0 <= size <= self.max_bytes:
             raise ClientError(f"it has {size} bytes, but max_bytes is {self.max_bytes}")
+        import fsspec  # workers without payloads are spared it
+
         files = fsspec.filesystem("file" if found["scheme"] == "file" else "s3", **self.options)
         there = files.size(found["path"])
         if there != size:

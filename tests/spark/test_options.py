@@ -1,5 +1,7 @@
-"""The options of the data source, and the division of its work."""
+"""The options of the data source, the division of its work, and what a worker imports for it."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -185,3 +187,13 @@ def test_writes_that_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
             ClientError, match=r"this is Spark 4\.1\.9; seaweedq writes topics with Spark 4\.2 or newer"
         ):
             make(None, False)  # type: ignore[arg-type]
+
+
+@pytest.mark.process
+def test_workers_import_no_file_systems() -> None:
+    """Each worker of Spark imports the data source anew; files are opened by few of them."""
+    code = (
+        "import sys, seaweedq.spark.partition_reader, seaweedq.spark.writer; "
+        "assert not {'fsspec', 'seaweedq.storage', 'pyarrow.dataset', 'pandas'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

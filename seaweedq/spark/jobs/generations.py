@@ -41,15 +41,12 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
-import fsspec
 import msgspec
-from fsspec.asyn import get_loop, sync
 
 from seaweedq.checks import reach
 from seaweedq.clock import Ids, SystemIds
 from seaweedq.errors import ClientError
 from seaweedq.extras import install_command
-from seaweedq.storage.local import LocalStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -170,6 +167,8 @@ class Generations:
     pause: Callable[[float], None] = time.sleep
 
     def __post_init__(self) -> None:
+        import fsspec  # the workers of Spark are spared it
+
         try:
             self.files: Any = fsspec.core.url_to_fs(self.place.url, **{"use_listings_cache": False, **self.storage})[0]
         except ImportError:
@@ -303,6 +302,10 @@ class Generations:
         which nobody knows."""
         folder, _, last = name.rpartition("/")
         if self.place.local:
+            from fsspec.asyn import get_loop, sync
+
+            from seaweedq.storage.local import LocalStore
+
             return bool(sync(get_loop(), LocalStore(folder, self.ids).create, last, data))
         try:
             self.files.pipe_file(name, data, mode="create")
