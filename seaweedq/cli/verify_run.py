@@ -342,11 +342,11 @@ def _answer(request: Request) -> Steps[Reply]:
 
 
 async def _is_sealed(store: OpenStore, topic: str, segment: int) -> bool:
-    """Tells whether a chain ends in a seal by now."""
+    """Tells whether a chain ends in a seal by now. Of a sealed one alone retention takes the last entry, too."""
     chain = Chain(store, topic, segment)
     try:
         await chain.open()
-        return chain.sealed
+        return chain.sealed or chain.last is None
     finally:
         await store.close()
 

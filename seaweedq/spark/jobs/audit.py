@@ -11,7 +11,7 @@ it states where each segment begins and ends. Files that retention deletes after
 
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -284,9 +284,13 @@ def _lineage(place: Place, done: AuditedTopic, known: Mapping[int, Bounds]) -> I
 
 
 def _is_sealed(place: Place, segment: int) -> bool:
-    """Tells whether a chain ends in a seal by now."""
+    """Tells whether a chain ends in a seal by now. Of a sealed one alone retention takes the last entry, too."""
     system, root = place.opened()
-    infos = system.get_file_info(FileSelector(f"{root}/{segment_folder(place.topic, segment)}".rstrip("/")))
-    last = max(info.path for info in infos if EntryName.from_object(info.base_name))
-    with system.open_input_file(last) as file:
-        return open_entry(file, last)[1].seal is not None
+    folder = f"{root}/{segment_folder(place.topic, segment)}".rstrip("/")
+    infos = system.get_file_info(FileSelector(folder, allow_not_found=True))
+    last = max((info.path for info in infos if EntryName.from_object(info.base_name)), default=None)
+    with suppress(FileNotFoundError):
+        if last:
+            with system.open_input_file(last) as file:
+                return open_entry(file, last)[1].seal is not None
+    return True

@@ -12,9 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from seaweedq import Client
+from seaweedq.cli import verify_run
 from seaweedq.cli.verify_run import Audit
+from seaweedq.segments.audit import Lasts, unended
 from seaweedq.segments.entry import Seal
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
+from seaweedq.spark.jobs import audit as job
 from seaweedq.spark.jobs.audit import Run, share_out
 from tests.cli.verify.test_damage import rewritten
 from tests.support.processes.bounded_client import wait_for
@@ -115,6 +118,30 @@ def test_planted_faults_are_found_as_verify_finds_them(
     assert sorted(found) == sorted((one.where, one.what) for one in verified.findings)
     for plant in plants:
         assert any(FAULTS[plant] in what for _, what in found)
+
+
+@pytest.mark.long
+def test_a_chain_that_retention_has_emptied_meanwhile_lacks_no_seal(
+    topic: SoundTopic, command: Callable[..., Printed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its seal came behind the list, and it went before the second look."""
+    kept = shutil.copytree(topic.root, topic.root.with_name("kept"))
+    for root, module in ((topic.root, job), (kept, verify_run)):
+        folder = root / "topics" / "flights" / "segment=0"
+        max(folder.iterdir()).unlink()
+
+        def emptied(lasts: Lasts, folder: Path = folder) -> dict[int, int]:
+            found = unended(lasts)
+            assert 0 in found
+            shutil.rmtree(folder)
+            return found
+
+        monkeypatch.setattr(module, "unended", emptied)
+    code, out, _ = command("audit", "flights", "--store", f"file://{topic.root}")
+    assert (code, out.splitlines()[-1]) == (0, "topic flights: sound")
+    verified = Audit("flights", None, f"file://{kept}", 1)
+    assert all(verified.run())
+    assert not list(verified.findings)
 
 
 def test_a_sound_topic_has_no_findings(topic: SoundTopic, command: Callable[..., Printed]) -> None:
