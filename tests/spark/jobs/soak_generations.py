@@ -45,16 +45,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def topic(broker: BrokerProcess, request: pytest.FixtureRequest) -> str:
-    """A topic of 30 messages."""
-    name = f"t{abs(hash(request.node.nodeid)) % 10**8}"
-    with Client(broker.url) as client:
-        client.create_topic(name, initial_segments=2)
-        publish(client, name, 0, 30)
-    return name
-
-
 @pytest.mark.parametrize("kind", ["export", "compact"])
 @pytest.mark.parametrize("place", ["generation.written", "generation.recorded"])
 def test_a_killed_job_is_run_again(

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from seaweedq import Client
-from seaweedq.cli.main import main
 from seaweedq.spark import read_generation
 from seaweedq.spark.jobs.export import export
 from seaweedq.spark.jobs.generation_job import Target
 from seaweedq.spark.jobs.generations import Begun, Generation, Generations
-from tests.spark.jobs.test_export import of_topic, positions, publish
+from tests.spark.jobs.test_export import of_topic, positions
 from tests.support.processes.broker_process import BrokerProcess
 
 pytestmark = [
@@ -22,33 +21,16 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
     pytest.mark.long,
 ]
-Printed = tuple[int, str, str]
+Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def command(spark: Any, broker: BrokerProcess, capfd: pytest.CaptureFixture[str]) -> Callable[..., Printed]:
-    """Runs `seaweedq spark` in the tests' session: its exit code, stdout and stderr."""
-
-    def run(*arguments: object) -> Printed:
-        with pytest.raises(SystemExit) as ended:
-            main(["spark", *map(str, arguments), "--url", broker.url])
-        out, err = capfd.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return run
+def command(command: Command, broker: BrokerProcess) -> Command:
+    """Asks the module's broker."""
+    return lambda *arguments: command(*arguments, "--url", broker.url)
 
 
-@pytest.fixture
-def topic(broker: BrokerProcess, request: pytest.FixtureRequest) -> str:
-    """A topic of 30 messages."""
-    name = f"t{abs(hash(request.node.nodeid)) % 10**8}"
-    with Client(broker.url) as client:
-        client.create_topic(name, initial_segments=2)
-        publish(client, name, 0, 30)
-    return name
-
-
-def test_what_they_print(command: Callable[..., Printed], topic: str, tmp_path: Path) -> None:
+def test_what_they_print(command: Command, topic: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     code, said, err = command("export", topic, "--to", out, "--sort", "_key, value")
     assert (code, said, err) == (0, f"topic {topic}: 30 rows of 30 read are generation 1 of {out}\n", "")
@@ -65,9 +47,7 @@ def test_what_they_print(command: Callable[..., Printed], topic: str, tmp_path: 
     assert (tmp_path / "newest" / found["folder"]).is_dir()
 
 
-def test_wrong_input_is_one_line(
-    command: Callable[..., Printed], broker: BrokerProcess, topic: str, tmp_path: Path
-) -> None:
+def test_wrong_input_is_one_line(command: Command, broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     (tmp_path / "file").write_text("")
     for arguments, code, told in [
@@ -93,7 +73,7 @@ def test_wrong_input_is_one_line(
 
 def test_of_two_at_once_one_wins(
     spark: Any,
-    command: Callable[..., Printed],
+    command: Command,
     broker: BrokerProcess,
     topic: str,
     tmp_path: Path,
