@@ -48,11 +48,25 @@ Master = Annotated[
     typer.Option(help="Spark master, such as spark://host:7077; by default that of spark-submit, otherwise local[*]."),
 ]
 Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting. Repeatable.")]
-StorageOptions = Annotated[
-    str | None,
-    typer.Option(metavar="JSON", help="fsspec options for reading the files; by default those of boto."),
-]
 
+
+def _json_object(text: str) -> dict[str, Any]:
+    """Parses a JSON object. Raises BadParameter without the text, which may have a secret."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise typer.BadParameter('it must be a JSON object, such as {"key": "..."}')
+    return found
+
+
+StorageOptions = Annotated[
+    dict[str, Any] | None,
+    typer.Option(
+        metavar="JSON", parser=_json_object, help="fsspec options for reading the files; by default those of boto."
+    ),
+]
 To = Annotated[
     str,
     typer.Option(
@@ -101,17 +115,6 @@ def _setting(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise typer.BadParameter(f"{text!r} must be NAME=VALUE, such as spark.driver.memory=2g", param_hint="--conf")
     return name, value
-
-
-def storage_of(text: str | None) -> Mapping[str, Any]:
-    """Returns options of fsspec. Raises BadParameter, without the text, which may have a secret."""
-    try:
-        found = json.loads(text or "{}")
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise typer.BadParameter('it must be a JSON object, such as {"key": "..."}', param_hint="--storage-options")
-    return found
 
 
 @contextmanager
@@ -168,13 +171,12 @@ def audit(
     check payloads. Exit code 0: sound. 1: there are findings, or the audit failed. 2: wrong usage, or Spark cannot run
     here.
     """
-    storage = storage_of(storage_options)
     source = context.get_parameter_source("url")
     asked = store is None or (source is not None and source.name == "COMMANDLINE")
     with running("audit", master, conf, url) as spark:
         from seaweedq.spark.jobs.audit import audit as audited
 
-        done = audited(spark, topic, url if asked else None, store, storage)
+        done = audited(spark, topic, url if asked else None, store, storage_options)
     if output == JSON:
         say_json(_facts(topic, done))
     else:
@@ -238,7 +240,6 @@ def replay(
     headers and expiry; expired messages are left out. Exit code 0: done. 1: failure. 2: wrong usage, or Spark cannot
     run here.
     """
-    storage = storage_of(storage_options)
     if into == topic:
         raise typer.BadParameter(f"{into!r} is the topic itself; a replay needs another topic", param_hint="--into")
     if "://" not in checkpoint:
@@ -248,8 +249,9 @@ def replay(
         from seaweedq.spark.jobs.replay import replay as replayed
         from seaweedq.spark.jobs.session import cause_of
 
+        asked = Replay(url, topic, into, where, checkpoint, skip_references, batch_rows, storage_options or {})
         try:
-            done = replayed(spark, Replay(url, topic, into, where, checkpoint, skip_references, batch_rows, storage))
+            done = replayed(spark, asked)
         except BadCondition as error:
             raise typer.BadParameter(f"{where!r}: {cause_of(error)}", param_hint="--where") from None
     told = f"replayed {counted(done.rows, 'row')} of {topic} into {into}"
@@ -348,10 +350,9 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _target(to: str, partition_by: str, sort: str, keep_s: float, storage_options: str | None) -> "Target":
+def _target(to: str, partition_by: str, sort: str, keep_s: float, storage: Mapping[str, Any] | None) -> "Target":
     from seaweedq.spark.jobs.generation_job import Target
 
-    storage = storage_of(storage_options) if storage_options else None
     return Target(to, _names(partition_by), _names(sort), keep_s, storage)
 
 

@@ -83,7 +83,7 @@ def job_session(name: str, master: str | None, conf: Mapping[str, str], log: Pat
         else:
             at = master or "local[*]"
             own = {**_OWN, **(_LOCAL if at.startswith("local") else {})}
-            with into_log(log):
+            with _into_log(log):
                 session = _started(builder.appName(name), at, {**own, **conf})
         try:
             yield session
@@ -97,7 +97,7 @@ def _started(builder: Any, master: str | None, conf: Mapping[str, str]) -> "Spar
 
 
 @contextmanager
-def into_log(log: Path) -> Iterator[None]:
+def _into_log(log: Path) -> Iterator[None]:
     """Redirects the stderr of this process, and of the children that it starts, to a file."""
     sys.stderr.flush()
     kept = os.dup(2)
