@@ -1,6 +1,7 @@
 """`seaweedq context`: names for brokers, so that no command needs --url and a token's file."""
 
 import os
+import re
 import ssl
 from pathlib import Path
 from typing import Annotated
@@ -9,13 +10,15 @@ from urllib.parse import urlsplit
 import typer
 
 from seaweedq.cli.shared.common import remark
-from seaweedq.cli.shared.contexts import Contexts, check_name, contexts_path, known, read_contexts, write_contexts
+from seaweedq.cli.shared.contexts import Contexts, contexts_path, read_contexts, write_contexts
 from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_json, say_page, say_table
+from seaweedq.cli.shared.usage import nearest
 from seaweedq.client.core.attempts import parse_urls
 from seaweedq.errors import ClientError
 
 app = typer.Typer(no_args_is_help=True, help="Save brokers under names, and choose which ones commands use.")
 _HEAD = columns("current, name, url, token file, CA")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def _names(incomplete: str) -> list[str]:
@@ -27,10 +30,9 @@ def _names(incomplete: str) -> list[str]:
 
 
 def _new_name(name: str) -> str:
-    try:
-        return check_name(name)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    if not _NAME.fullmatch(name):
+        raise typer.BadParameter(f"invalid context name {name!r}: use letters, digits, '.', '_' and '-', at most 64")
+    return name
 
 
 def _urls(url: str) -> str:
@@ -112,7 +114,7 @@ def add(
 def use(name: Known, output: Output = TABLE) -> None:
     """Make a context current: commands use it if neither --url nor SEAWEEDQ_URL names brokers."""
     _, contexts = read_contexts()
-    write_contexts(known(name, contexts), contexts)
+    write_contexts(_known(name, contexts), contexts)
     say_done(output, f"commands use context {name} ({contexts[name]['url']})", name=name, current=True)
     _remark_variable()
 
@@ -148,7 +150,7 @@ def show(
     current, contexts = read_contexts()
     if name is None and current is None:
         raise ClientError("no context is current; to choose one: seaweedq context use NAME")
-    facts = _facts(known(name or current or "", contexts), current, contexts)
+    facts = _facts(_known(name or current or "", contexts), current, contexts)
     if output == JSON:
         say_json(facts)
         return
@@ -162,10 +164,16 @@ def show(
 def remove(name: Known, output: Output = TABLE) -> None:
     """Remove a context. Its token file is not deleted."""
     current, contexts = read_contexts()
-    left = {one: context for one, context in contexts.items() if one != known(name, contexts)}
+    left = {one: context for one, context in contexts.items() if one != _known(name, contexts)}
     write_contexts(None if current == name else current, left)
     none = "; no context is current now" if current == name else ""
     say_done(output, f"removed context {name}{none}", name=name, removed=True)
+
+
+def _known(name: str, contexts: Contexts) -> str:
+    if name not in contexts:
+        raise ClientError(f"there is no context {name!r}{nearest(name, contexts)}")
+    return name
 
 
 def _facts(name: str, current: str | None, contexts: Contexts) -> dict[str, object]:

@@ -15,6 +15,7 @@ import socket
 import sys
 from contextlib import AsyncExitStack
 from functools import partial
+from shlex import quote
 from urllib.parse import urlsplit
 
 import typer
@@ -31,7 +32,6 @@ from seaweedq.cli.server.journals import journal_setup
 from seaweedq.cli.server.live_line import LiveLine, shown_live
 from seaweedq.cli.server.machine import check_folders, keep_others_out
 from seaweedq.cli.server.stop_signals import StopDeadline, Stopped, StopSignals, log_hanging
-from seaweedq.cli.shared.common import welcome
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.concurrency.pools import Pools
 from seaweedq.errors import Fenced, SeaweedqError, Unavailable
@@ -228,12 +228,22 @@ async def started(broker: Broker, stop: StopSignals) -> bool:
 
 
 def greet(settings: Settings, broker: Broker) -> None:
-    """Prints the address of a broker that is ready, and commands to paste; of one that waits for a rebuild of
-    coordination, that it does."""
+    """Prints the address of a broker that is ready, its console, and commands that publish and query, which take the
+    token from a file if the broker asks for one. If it waits for a rebuild of coordination, prints that instead."""
+    url = broker.process.url
     if broker.waiting:
-        typer.echo(f"seaweedq waits for a rebuild of coordination at {broker.process.url}, store {settings.store_path}")
-        typer.echo(f"  {COMMAND} --dry-run --url {broker.process.url}")
+        typer.echo(f"seaweedq waits for a rebuild of coordination at {url}, store {settings.store_path}")
+        typer.echo(f"  {COMMAND} --dry-run --url {url}")
         return
-    typer.echo(f"seaweedq {broker.id} at {broker.process.url}, store {settings.store_path}")
-    for label, text in welcome(settings, broker.process.url):
+    typer.echo(f"seaweedq {broker.id} at {url}, store {settings.store_path}")
+    shown = [
+        ("console", url),
+        ("publish", f"seaweedq publish events '{{\"n\": 1}}' --url {url}"),
+        ("query", f"seaweedq sql 'SELECT * FROM events' --url {url}"),
+    ]
+    if settings.auth == "required":
+        file = settings.admin_token_path
+        named = quote(str(file.absolute())) if file else "FILE-WITH-YOUR-TOKEN"
+        shown.insert(0, ("token", f"export SEAWEEDQ_TOKEN_FILE={named}"))
+    for label, text in shown:
         typer.echo(f"  {typer.style(f'{label:<8}', bold=True)} {text}")

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from seaweedq.client.core.attempts import OnRetry
     from seaweedq.client.core.effects import Steps
     from seaweedq.client.sync.transport import SyncTransport
-    from seaweedq.settings import Settings
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
@@ -241,21 +240,6 @@ def lines(url: str, topic: str, path: str, value: str = '{"n": 1}', header: str 
         f"seaweedq sql {quote(f'SELECT segment, count(*) FROM {name} GROUP BY segment')}{named}",
         f'spark.read.parquet("{location(path)}").show()  # in pyspark',
     ]
-
-
-def welcome(settings: "Settings", url: str) -> list[tuple[str, str]]:
-    """Returns the greeting of a broker with these settings, each line with its label: its console, and commands that
-    publish and query. If the broker asks for tokens, one more names the file of a token, from which they take it."""
-    shown = [
-        ("console", url),
-        ("publish", f"seaweedq publish events '{{\"n\": 1}}' --url {url}"),
-        ("query", f"seaweedq sql 'SELECT * FROM events' --url {url}"),
-    ]
-    if settings.auth != "required":
-        return shown
-    file = settings.admin_token_path
-    named = quote(str(file.absolute())) if file else "FILE-WITH-YOUR-TOKEN"
-    return [("token", f"export SEAWEEDQ_TOKEN_FILE={named}"), *shown]
 
 
 def header_of(environment: Mapping[str, str], url: str = "") -> str:

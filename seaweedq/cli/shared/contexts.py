@@ -6,9 +6,7 @@ mode 0600, and is replaced as a whole. `Client()` never reads it.
 """
 
 import os
-import re
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,6 @@ from seaweedq.errors import ClientError
 if TYPE_CHECKING:
     from seaweedq.client.http import Credentials
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MEMBERS = {"url", "token_file", "ca_file"}
 Contexts = dict[str, dict[str, str]]
 
@@ -126,18 +123,3 @@ def current_url(default: str) -> str:
     """Returns the URL of the current context, else the default. Raises ClientError."""
     current, contexts = read_contexts()
     return ContextUrl.of(current, contexts[current]) if current else default
-
-
-def check_name(name: str) -> str:
-    """Returns the name of a context. Raises ValueError."""
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"invalid context name {name!r}: use letters, digits, '.', '_' and '-', at most 64")
-    return name
-
-
-def known(name: str, contexts: Contexts) -> str:
-    """Returns the name of a context that is there. Raises ClientError, which names the nearest."""
-    if name in contexts:
-        return name
-    near = get_close_matches(name, contexts, 1)
-    raise ClientError(f"there is no context {name!r}" + (f"; the nearest is {near[0]}" if near else ""))

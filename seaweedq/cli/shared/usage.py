@@ -129,14 +129,14 @@ def usage(error: Any) -> str:
     """Returns the fault of the given arguments, in words."""
     name = type(error).__name__
     if name == "NoSuchOption":
-        return f"there is no option {error.option_name}{_nearest(error.option_name, _options(error))}"
+        return f"there is no option {error.option_name}{nearest(error.option_name, _options(error))}"
     if name == "MissingParameter":
         return f"{_subject(error)} is missing"
     if isinstance(error, typer.BadParameter):
         return f"{_subject(error)}: {_reason(error)}"
     if (words := error.format_message()).startswith("No such command"):
         given = words.split("'")[1]
-        return f"there is no command {given}{_nearest(given, getattr(error.ctx.command, 'commands', {}))}"
+        return f"there is no command {given}{nearest(given, getattr(error.ctx.command, 'commands', {}))}"
     return str(words[:1].lower() + words[1:])
 
 
@@ -170,6 +170,7 @@ def _options(error: Any) -> Mapping[str, None]:
     return {option: None for param in params for option in param.opts if option.startswith("--")}
 
 
-def _nearest(given: str, known: Mapping[str, Any]) -> str:
+def nearest(given: str, known: Mapping[str, Any]) -> str:
+    """Returns the end of an error that names the nearest of the known words; empty if none is near."""
     near = get_close_matches(given, known, 1)
     return f"; the nearest is {near[0]}" if near else ""
