@@ -54,9 +54,9 @@ An error is one line on stderr.
 ## Exit codes
 
 - 0: The command succeeded, or Ctrl-C ended a command that runs until then: `serve`, `top`, `--watch`, `--follow`.
-  Also if the reader of the output closed the pipe, as `head` does.
+  Also if the reader of the output closed the pipe, as `head` does. A broker goes on running then.
 - 1: An error, or a finding of `doctor`, `verify` or `spark audit`.
-  Also if the output pipe of `serve`, `demo`, `doctor`, `publish`, `verify` or `spark` was closed early.
+  Also if the output pipe of `demo`, `doctor`, `publish`, `verify` or `spark` was closed early.
 - 2: Wrong usage, a wrong setting, a missing extra, or missing Java. Also if `verify` could not check everything.
 - 130, 143: Ctrl-C or SIGTERM ended a command before its work was done.
 """

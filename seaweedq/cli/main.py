@@ -38,7 +38,7 @@ class _Command(NamedTuple):
 
 PANELS = {
     "Start here": {
-        "serve": _Command("server.serve", "serve", "Run a broker.", cut_off=1),
+        "serve": _Command("server.serve", "serve", "Run a broker."),
         "demo": _Command(
             "demo", "demo", "See seaweedq work in ten seconds: publish, split, kill, recover, query.", cut_off=1
         ),

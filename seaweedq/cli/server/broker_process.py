@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from shlex import quote
 from urllib.parse import urlsplit
@@ -130,7 +130,8 @@ class BrokerProcess:
                 gc.freeze()  # of S3's client alone a full collection takes 50 ms, in which nobody is answered
                 for one in filter(None, (listener, peer_listener)):
                     one.listen(2048)  # a reader of the greeting may connect
-                greet(self._settings, broker)
+                with suppress(OSError):  # a closed pipe is no reason not to serve
+                    greet(self._settings, broker)
                 with shown_live(broker, self._line):
                     await server.run_until_stopped(listener)
         return broker.lost.is_set() and not self._stop.asked
