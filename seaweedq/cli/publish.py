@@ -327,8 +327,10 @@ def publish(
         "the option is only for --file; for records use --key-field or --envelope",
     )
     if count:
-        if file is None or file == "-":
+        if not file or file == "-":
             raise typer.BadParameter("it needs FILE, a message such as '{\"n\": {{n}}}'", param_hint="--count")
+        if Path(file).is_file():
+            raise typer.BadParameter(f"{file!r} is a file, but --count repeats a message", param_hint="FILE")
         _refuse({"--input-format": input_format}, "the option is only for files, but --count repeats a message")
         message: bytes | None = fill(file, 1, as_text=(as_text := not is_json(file)))
     else:

@@ -73,6 +73,8 @@ def test_records_come_at_their_rate_and_make_up_for_a_second_at_most(monkeypatch
     ("arguments", "told"),
     [
         (["--count", "3"], "it needs FILE, a message such as"),
+        (["--count", "3", ""], "it needs FILE, a message such as"),
+        (["--count", "3", __file__], "is a file, but --count repeats a message"),
         (["--count", "3", "{{nope}}"], "unknown placeholder {{nope}}: use {{n}}, {{uuid}}, {{time}}"),
         (["--count", "3", '{"n": {{n}}'], "is not a message: not JSON"),
         (["--count", "0", "{{n}}"], "must be at least 1"),
