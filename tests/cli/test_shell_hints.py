@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from seaweedq.cli.server.broker_process import welcome
 from seaweedq.cli.server.credentials import draw_admin_token
-from seaweedq.cli.shared.common import header_of, lines, welcome
+from seaweedq.cli.shared.common import header_of, lines
 from seaweedq.settings import Settings
 from tests.support.brokers.in_process import running
 from tests.support.brokers.serving import served

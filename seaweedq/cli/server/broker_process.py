@@ -237,14 +237,20 @@ def greet(settings: Settings, broker: Broker) -> None:
         typer.echo(f"  {COMMAND} --dry-run --url {url}")
         return
     typer.echo(f"seaweedq {broker.id} at {url}, store {settings.store_path}")
+    for label, text in welcome(settings, url):
+        typer.echo(f"  {typer.style(f'{label:<8}', bold=True)} {text}")
+
+
+def welcome(settings: Settings, url: str) -> list[tuple[str, str]]:
+    """Returns the greeting of a broker with these settings, each line with its label: its console, and commands that
+    publish and query. If the broker asks for tokens, one more names the file of a token, from which they take it."""
     shown = [
         ("console", url),
         ("publish", f"seaweedq publish events '{{\"n\": 1}}' --url {url}"),
         ("query", f"seaweedq sql 'SELECT * FROM events' --url {url}"),
     ]
-    if settings.auth == "required":
-        file = settings.admin_token_path
-        named = quote(str(file.absolute())) if file else "FILE-WITH-YOUR-TOKEN"
-        shown.insert(0, ("token", f"export SEAWEEDQ_TOKEN_FILE={named}"))
-    for label, text in shown:
-        typer.echo(f"  {typer.style(f'{label:<8}', bold=True)} {text}")
+    if settings.auth != "required":
+        return shown
+    file = settings.admin_token_path
+    named = quote(str(file.absolute())) if file else "FILE-WITH-YOUR-TOKEN"
+    return [("token", f"export SEAWEEDQ_TOKEN_FILE={named}"), *shown]
