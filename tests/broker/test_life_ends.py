@@ -1,6 +1,7 @@
 """How a life of a broker ends for those who are near: a fence is no crash, and who still waits at the end gets 503."""
 
 import asyncio
+import gc
 import logging
 from pathlib import Path
 from typing import Any
@@ -166,3 +167,23 @@ async def test_who_loses_its_lease_begins_again_unless_it_was_told_to_stop(
     monkeypatch.setattr(broker_process, "started", lose)
     process = BrokerProcess(Settings(data_dir=tmp_path, port=0), stop_signals(), NoDeadline())
     assert await process.live() is not signalled
+
+
+def test_lives_that_were_ready_leave_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each freezes its objects for the collector once it is ready; they go before the next one begins."""
+    stop, frozen = StopSignals(NoDeadline(), 0, 0), []
+
+    def lose(settings: Settings, broker: Broker) -> None:
+        broker.lost.set()
+        frozen.append(gc.get_freeze_count())
+        if len(frozen) == 5:
+            stop.ask()
+
+    monkeypatch.setattr(broker_process, "AGAIN_S", 0.0)
+    monkeypatch.setattr(broker_process, "greet", lose)
+    try:
+        BrokerProcess(Settings(data_dir=tmp_path, port=0), stop, NoDeadline()).run()
+    finally:
+        gc.unfreeze()
+    assert len(frozen) == 5
+    assert frozen[-1] - frozen[1] < 3_000, "a life has some 7,000 objects"

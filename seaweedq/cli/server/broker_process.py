@@ -78,6 +78,8 @@ class BrokerProcess:
         """Runs lives until a signal. Raises the error that ended the first start, and errors that each start meets."""
         while self._run_life() and not self._stop.asked:
             self._deadline.clear()
+            gc.unfreeze()
+            gc.collect()  # what the life that ended had frozen would stay for ever
             logger.warning("starting again under a new broker id")
 
     def hanging(self) -> list[str]:
