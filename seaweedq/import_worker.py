@@ -38,7 +38,7 @@ from seaweedq.errors import (
     SeaweedqError,
     UnreadableBody,
 )
-from seaweedq.rows.arrow_bodies import check_columns, decode_batch
+from seaweedq.rows.arrow_bodies import FILE_MAGIC, check_columns, decode_batch
 from seaweedq.rows.bodies import decode_ndjson
 from seaweedq.rows.checking import CHUNK_BYTES
 from seaweedq.rows.intake import Intake, refuse
@@ -64,7 +64,7 @@ LINE_BYTES = 16 * 1024 * 1024  # of the longest line, beside four times the larg
 BUFFER_BYTES = 1024 * 1024
 FEWEST_ROWS = 16
 EXPANSION, EXPANSION_BYTES = 1000, 1024 * 1024 * 1024  # a file may expand to so many times its size, plus so much
-MAGIC, TAIL_BYTES = b"ARROW1", 10  # of an Arrow file: the size of the footer in four bytes, and the magic again
+TAIL_BYTES = 10  # of an Arrow file: the size of the footer in four bytes, and the magic
 PARQUET_MAGIC = b"PAR1"  # at the beginning and at the end
 FOOTER_BYTES = 64 * 1024 * 1024  # of a Parquet file's metadata, and of each text in it
 
@@ -394,7 +394,7 @@ def _read_rows(metadata: pq.FileMetaData) -> int:
 def _arrow(path: str, intake: Intake) -> Iterator[pa.RecordBatch]:
     with pa.memory_map(path) as mapped:
         body = mapped.read_buffer()
-        if body.size >= 8 and body[:6].to_pybytes() == MAGIC:
+        if body.size >= 8 and body[: len(FILE_MAGIC)].to_pybytes() == FILE_MAGIC:
             body = _stream_of(body)
         for message in messages(body):
             if (stated := stated_bytes(message)) > MESSAGE_BYTES and stated > len(message.body or b""):
@@ -408,7 +408,7 @@ def _stream_of(file: pa.Buffer) -> pa.Buffer:
     """Returns the stream in an Arrow file, without its footer. Raises ValueError."""
     tail = file.slice(max(0, file.size - TAIL_BYTES)).to_pybytes()
     end = file.size - TAIL_BYTES - int.from_bytes(tail[:4], "little")
-    if not tail.endswith(MAGIC) or end < 8:
+    if not tail.endswith(FILE_MAGIC) or end < 8:
         raise ValueError("it begins as an Arrow file, but does not end as one")
     return file.slice(8, end - 8)
 

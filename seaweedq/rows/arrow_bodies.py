@@ -38,6 +38,7 @@ from seaweedq.segments.rows import assemble, header_sizes, microseconds
 from seaweedq.segments.schema import is_time, is_uuid
 
 Cast = Callable[[pa.Array, int], pa.Array]
+FILE_MAGIC = b"ARROW1"  # an Arrow file begins and ends with it, a stream does not
 _KEY, _HEADERS, _EXPIRES = OPTIONAL_FIELDS[:3]
 _QUEUE_FIELDS = {field.name: field for field in (TIMESTAMP_FIELD, _KEY, _HEADERS, _EXPIRES)}
 _ARROW_ERRORS = (
@@ -74,6 +75,8 @@ def decode_arrow(body: bytes | pa.Buffer, intake: Intake) -> pa.RecordBatch:
     Raises UnreadableBody, RequestTooLarge, InvalidRequest (a column does not fit), InvalidMessages, MessageTooLarge.
     """
     content = pa.py_buffer(body)
+    if content[: len(FILE_MAGIC)].to_pybytes() == FILE_MAGIC:
+        raise UnreadableBody("the body is an Arrow file: send an Arrow stream, as pyarrow.ipc.new_stream writes it")
     with _unreadable():
         check_bounds(content, intake.max_request_bytes)
     return _rows_of(*_read(content, intake), intake)

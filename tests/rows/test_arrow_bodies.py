@@ -75,6 +75,15 @@ def test_the_queues_own_columns() -> None:
     assert rows.column("_headers").to_pylist() == [[("a", "b")], None]
 
 
+def test_an_arrow_file_is_told_apart_from_a_stream() -> None:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"value": ["1"]})
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(UnreadableBody, match="the body is an Arrow file: send an Arrow stream"):
+        decode_arrow(sink.getvalue(), intake())
+
+
 def test_columns_of_nulls_are_left_out_and_batches_are_joined() -> None:
     batches = [pa.record_batch({"value": [str(n)], "_key": pa.nulls(1, pa.string())}) for n in range(5)]
     rows = decode_arrow(stream(pa.Table.from_batches(batches)), intake())
