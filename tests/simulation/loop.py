@@ -6,7 +6,8 @@ of the run, with the garbage collection off, so that none of its `finally` claus
 cleans nothing up.
 
 Nothing waits: the loop moves its time on to the next timer. Each turn takes some microseconds, and ties between timers
-are drawn.
+are drawn. The steps of `outside`, which is no life of a process, take no time and draw nothing: a fault that is left
+out moves nothing that comes before it.
 """
 
 import asyncio
@@ -102,10 +103,15 @@ class _Handle(asyncio.Handle):
         elif not life.is_dead:
             life.kept.append(self)
 
+    def is_of(self, life: Life) -> bool:
+        """Whether it is a step of a life."""
+        return self._context.get(_life) is life  # type: ignore[attr-defined]
+
 
 class _Timer(asyncio.TimerHandle):
     __slots__ = ()
     _run = _Handle._run
+    is_of = _Handle.is_of
 
 
 class LivesLoop(SimulatedLoop):
@@ -116,6 +122,7 @@ class LivesLoop(SimulatedLoop):
         self.errors: list[str] = []
         self.graves: list[asyncio.Task[Any]] = []
         super().__init__()
+        self.outside = Life("outside")
         self._hands.select = self._turn  # type: ignore[method-assign]
         self.set_task_factory(_task)
         self.set_exception_handler(self._note)
@@ -133,7 +140,9 @@ class LivesLoop(SimulatedLoop):
         return self.call_soon(callback, *args, context=context)
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
-        timer = _Timer(when + self._draw.random() * TIE_S, callback, args, self, context)
+        is_outside = (context.get(_life) if context else _life.get()) is self.outside
+        tie_s = 0.0 if is_outside else self._draw.random() * TIE_S
+        timer = _Timer(when + tie_s, callback, args, self, context)
         heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
         return timer
 
@@ -149,7 +158,13 @@ class LivesLoop(SimulatedLoop):
     def _turn(self, timeout: float | None = None) -> list[Any]:
         """In place of a poll: nothing comes from outside."""
         assert timeout is not None, "everybody waits, and nothing is due"
-        self._hands.now_s += max(0.0, timeout) + 2 * TURN_S * self._draw.random()
+        due: list[_Timer] = self._scheduled[:1]  # type: ignore[attr-defined]
+        if timeout > 0:
+            self._hands.now_s = max(self._hands.now_s, due[0].when())
+        for handle in self._ready or due:  # type: ignore[attr-defined]
+            if not handle.is_of(self.outside):
+                self._hands.now_s += 2 * TURN_S * self._draw.random()
+                break
         return []
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -5,23 +5,49 @@ import json
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tests.simulation.plan import KINDS, Plan, draw, shrunk
-from tests.simulation.world import Outcome, simulate
+from tests.simulation.world import Endless, Outcome, simulate
+
+LONGEST_S = 300.0  # of CPU, for one run
+TRIES = 45  # runs by which a plan is shrunk
 
 
 def _run(plan: Plan, log: bool = False) -> Outcome:
     logging.basicConfig(level=logging.INFO if log else logging.CRITICAL, format="%(name)s: %(message)s")
+
+    def end(*_: Any) -> None:
+        raise Endless(f"no end within {LONGEST_S:g} s of CPU")
+
+    signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
     return simulate(plan)
+
+
+def _run_twice(plan: Plan) -> Outcome:
+    first, again = _run(plan), _run(plan)
+    if again.digest != first.digest:
+        again.wrong.append(f"the same seed has two histories, {first.digest} and {again.digest}")
+    return again
 
 
 def apart(plan: Plan) -> Outcome:
     """Runs a plan in a process of its own."""
     with multiprocessing.get_context("fork").Pool(1) as pool:
         return pool.apply(_run, (plan,))
+
+
+def smaller(outcome: Outcome) -> Outcome:
+    """The run of the shrunk plan of one that failed, which fails again; else that run once more."""
+    came = replace(outcome.plan, faults=tuple(outcome.plan.faults[at] for at in outcome.came))
+    begun = came if apart(came).wrong else outcome.plan
+    return apart(shrunk(begun, lambda plan: bool(apart(plan).wrong), TRIES))
 
 
 def main() -> int:
@@ -35,6 +61,9 @@ def main() -> int:
     parser.add_argument("--log", action="store_true", help="the brokers' logs, of one seed")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--first", action="store_true", help="end with the first failure")
+    parser.add_argument("--twice", action="store_true", help="each in one process, whose histories are compared")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time")
+    parser.add_argument("--cpu-s", type=float, default=float("inf"), help="begin no run once so much CPU is spent")
     parser.add_argument("--json", action="store_true", help="the first failure, shrunk, as the last line")
     chosen = parser.parse_args()
     kinds = tuple(filter(None, chosen.faults.split(",")))
@@ -50,28 +79,29 @@ def main() -> int:
     reached: Counter[str] = Counter()
     took: Counter[str] = Counter()
     cpu_s, runs = 0.0, 0
-    with multiprocessing.get_context("fork").Pool(os.cpu_count(), maxtasksperchild=1) as pool:
-        for outcome in pool.imap_unordered(_run, plans):
+    with multiprocessing.get_context("fork").Pool(chosen.jobs, maxtasksperchild=1) as pool:
+        for outcome in pool.imap_unordered(_run_twice if chosen.twice else _run, plans):
             tell(outcome)
             reached.update(outcome.reached)
             took.update(outcome.faults)
             cpu_s, runs = cpu_s + outcome.cpu_s, runs + 1
             failed += [outcome] if outcome.wrong else []
-            if failed and chosen.first:
+            if (failed and chosen.first) or cpu_s > chosen.cpu_s:
                 break
     print(
         f"{runs} runs, {len(failed)} failed, {cpu_s:.0f} s of CPU; faults that came: {dict(took)}; "
         f"fail points reached: {dict(reached)}"
     )
     small = None
-    for outcome in [] if chosen.no_shrink else failed[:1]:
-        small = shrunk(outcome.plan, lambda plan: bool(apart(plan).wrong), 40)
-        print(f"shrunk:\n{small.to_json()}\n" + "\n".join(small.lines()))
-        tell(apart(small))
+    if failed and not chosen.no_shrink:
+        small = smaller(failed[0])
+        print(f"shrunk:\n{small.plan.to_json()}\n" + "\n".join(small.plan.lines()))
+        tell(small)
     if chosen.json:
-        wrong = failed[0].wrong if failed else []
-        kinds_left = [f"{fault.kind} at {fault.place or 'a moment'}" for fault in small.faults] if small else []
-        print(json.dumps({"wrong": wrong, "runs": runs, "cpu_s": cpu_s, "faults": kinds_left, "took": dict(took)}))
+        found = {"wrong": failed[0].wrong[:3] if failed else [], "runs": runs, "cpu_s": cpu_s, "took": dict(took)}
+        if small:
+            found |= {"again": small.wrong[:3], "plan": small.plan.to_json(), "faults": small.plan.summary()}
+        print(json.dumps(found))
     return bool(failed)
 
 

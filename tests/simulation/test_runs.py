@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.process, pytest.mark.brokers]
 
-KEPT = sorted((Path(__file__).parent / "plans").glob("*.json"))
+PLANS = Path(__file__).parent / "plans"
+KEPT = sorted(PLANS.glob("*.json"))
+MUTANTS = sorted((PLANS / "mutants").glob("*.json"))
 
 
-def run(*options: str, **environment: str) -> tuple[int, str]:
+def run(*options: str, mutant: str = "", **environment: str) -> tuple[int, str]:
     """Ends a run in a process of its own: its status, and what it has printed."""
-    command = [sys.executable, "-m", "tests.simulation.run", "--no-shrink", *options]
+    module = ["tests.simulation.prove", "--as", mutant] if mutant else ["tests.simulation.run"]
+    command = [sys.executable, "-m", *module, "--no-shrink", *options]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 
@@ -48,10 +52,37 @@ def test_a_seed_decides_all_of_it() -> None:
 
 
 @pytest.mark.long
+def test_a_seed_decides_all_of_it_also_twice_in_one_process() -> None:
+    status, printed = run("--seed", "24", "--seeds", "2", "--minutes", "0.5", "--twice")
+    assert status == 0, printed
+
+
+@pytest.mark.long
+def test_a_fault_that_does_not_come_changes_nothing(tmp_path: Path) -> None:
+    plan, digests = Plan(1, 8.0, publishers=2, consumers=("keyed",), faults=(Fault("kill", 4.0, 1.0, 1),)), set()
+    for faults in ((), (Fault("kill", 2.0, 1.0, -1, place="slot.put", turn=10_000), Fault("clock", 99.0, 1.0))):
+        (tmp_path / "plan.json").write_text(replace(plan, faults=plan.faults + faults).to_json())
+        status, printed = run("--plan", str(tmp_path / "plan.json"))
+        assert status == 0, printed
+        digests.add(printed.splitlines()[0].split()[-1])
+    assert len(digests) == 1
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
 def test_a_plan_that_failed_once(path: Path) -> None:
     status, printed = run("--plan", str(path))
     assert status == 0, printed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", MUTANTS, ids=lambda path: path.stem)
+def test_a_shrunk_plan_tells_a_mutant_from_the_code(path: Path) -> None:
+    status, printed = run("--plan", str(path))
+    assert status == 0, printed
+    status, printed = run("--plan", str(path), mutant=path.stem)
+    assert status == 1, printed
+    assert "1 runs, 1 failed" in printed
 
 
 def test_a_plan_is_run_from_its_file(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ class Outcome:
     digest: str = ""
     reached: dict[str, int] = field(default_factory=dict)  # fail points
     faults: dict[str, int] = field(default_factory=dict)  # that took effect
+    came: tuple[int, ...] = ()  # the same, by their place in the plan
     acknowledged: int = 0
     delivered: int = 0
     starts: int = 0
@@ -57,6 +58,10 @@ class Outcome:
 
     def to_json(self) -> str:
         return json.dumps({**asdict(self), "plan": self.plan.to_json()})
+
+
+class Endless(SystemExit):
+    """A run has no end: only such an error leaves any task."""
 
 
 class World:
@@ -69,6 +74,7 @@ class World:
         self.cluster = Cluster(loop, plan.seed, folder, settings)
         self.story = Story(loop)
         self.faults: dict[str, int] = {}
+        self.came: set[Fault] = set()
         urls = [f"http://b{number}" for number in range(BROKERS)]
         pause_s = 1 / plan.calls_per_s
 
@@ -102,7 +108,7 @@ class World:
             everybody = [*self.publishers, *self.consumers, *self.observers, *self.others]
             tasks = {asyncio.create_task(client.run(), name=client.name): client for client in everybody}
             began_s = self.loop.time()
-            nemesis = [asyncio.create_task(self.commit(fault, began_s)) for fault in self.plan.faults]
+            nemesis = [self.loop.outside.start(self.commit(fault, began_s)) for fault in self.plan.faults]
             await asyncio.sleep(self.plan.length_s)
             wrong = await self.settle(tasks, nemesis)
             if not wrong:
@@ -175,6 +181,7 @@ class World:
     async def hit(self, fault: Fault, number: int) -> None:
         """Does it, waits, and takes it back."""
         self.faults[fault.kind] = self.faults.get(fault.kind, 0) + 1
+        self.came.add(fault)
         call = self.story.invoke("nemesis", "fault", [{"note": fault.kind, "broker": f"b{number}"}])
         undo = self.begin(fault, self.cluster.processes[number])
         await asyncio.sleep(fault.for_s)
@@ -367,6 +374,7 @@ class World:
             hashlib.sha256(told.encode()).hexdigest(),
             dict(sorted(self.cluster.reached.items())),
             dict(sorted(self.faults.items())),
+            tuple(at for at, fault in enumerate(self.plan.faults) if fault in self.came),
             sum(1 for event in self.story.events if event.op == "publish" and event.type == "ok"),
             sum(1 for event in self.story.events if event.op == "deliver" and event.type == "ok"),
             self.cluster.starts,
@@ -389,7 +397,7 @@ def simulate(plan: Plan) -> Outcome:
         try:
             world = World(plan, loop, Path(folder))
             outcome = loop.run_until_complete(world.run())
-        except (AssertionError, WrongAnswer) as error:
+        except (AssertionError, WrongAnswer, Endless) as error:
             outcome = world.outcome([repr(error), *world.cluster.failures, *loop.errors])
     outcome.cpu_s = time.process_time() - began_s
     return outcome
