@@ -6,8 +6,10 @@ are never taken as damaged, and never as missing. They need a broker that reads 
 
 Headers of journals hold a version and the draft number (levels.DRAFT) in one number of 32 bits, of 16 bits each.
 
-The rules by which a reader tells a later version from damage are those of the format: docs/operate/coordination.md
-lists them.
+How a reader tells a later version from damage: magic, version and a CRC over the header keep their positions in every
+version. Bytes without a version of their own, such as a frame, have a CRC: if it matches and they cannot be decoded, a
+later version wrote them. New fields go to the end of an array, or into an object under a new name, and older programs
+ignore them. A change that older programs would misread needs a new version, and a new version needs a new level.
 """
 
 from collections.abc import Callable, Mapping
