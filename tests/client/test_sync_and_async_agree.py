@@ -36,9 +36,9 @@ WORDS = (  # how the async client says what the sync client says
 )
 SENTENCES = (  # said of one of the two alone
     "Raises TimeoutError after `timeout_s`.",
-    "Creates the subscription at once unless it exists.",
-    "Creates the subscription as the iteration begins unless it exists.",
-    "Breaking off early leaves the last acks to `close`.",
+    "Creates the subscription immediately, unless it exists.",
+    "Creates the subscription when the iteration begins, unless it exists.",
+    "If you leave the iteration early, `close` sends the last acks.",
 )
 PARAMETERS = {"timeout_s"}  # of a receipt: asyncio.timeout does it there
 RECEIPTS = ("Receipt.", "Delivery.")

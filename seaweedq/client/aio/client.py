@@ -423,17 +423,17 @@ class AsyncClient:
         filter: Filter | None = None,
         expires_after_s: Seconds | None = None,
     ) -> AsyncIterator[AsyncMessage]:
-        """Iterates over the messages of a subscription; ends after `idle_timeout_s` without any.
-
-        Creates the subscription as the iteration begins unless it exists. Breaking off early leaves the last acks to
-        `close`.
-        At least once: what is not acked within `ack_deadline_s` comes again, and after a broker's restart what was
-        acked a moment before may too. `start`: "latest", "earliest" or {"timestamp": ...}, for a new subscription.
-        `mode`: "ordered" (the default of a new one: a segment has one consumer at a time), "shared" (no order) or
-        "keyed" (the order of each key). The other settings are the subscription's; durations may have units. `consumer`
-        is this consumer's name, by default a random one: one that comes back under its name gets first what it held in
-        "ordered", and no two may share one. Raises SubscriptionConflict if the subscription exists in another mode,
-        or with other settings, than are named; `start` and `ack_deadline_s` count for a new one alone.
+        """Iterates over a subscription's messages. The iteration ends after `idle_timeout_s` without messages.
+        Creates the subscription when the iteration begins, unless it exists. If you leave the iteration early, `close`
+        sends the last acks.
+        Delivery is at least once: a message that is not acked within `ack_deadline_s` is redelivered, and so may be a
+        message that was acked just before a broker restarted.
+        `start` of a new subscription: "latest", "earliest" or {"timestamp": ...}. `mode`: "ordered" (the default of a
+        new subscription: a segment has one consumer at a time), "shared" (no order) or "keyed" (each key in order). The
+        other settings are the subscription's; durations may have units. `consumer` is this consumer's name, by default
+        a random one. In "ordered", a consumer that returns under its name first gets the messages that it held. Two
+        consumers must not share a name. Raises SubscriptionConflict if the subscription exists in another mode or with
+        other settings than the given ones; `start` and `ack_deadline_s` apply only to a new subscription.
         """
         settings = given_fields(
             max_attempts=max_attempts,
