@@ -15,14 +15,12 @@ from seaweedq.clock import Clock
 from seaweedq.concurrency.futures import Signal
 from seaweedq.concurrency.pools import READS, Pool
 from seaweedq.coordination.interface import WatchLost
-from seaweedq.coordination.memory import MemoryEngine
 from seaweedq.coordination.polling import PollingCoordination
 from seaweedq.errors import CoordinationUnavailable, StoreUnavailable
 from seaweedq.storage.interface import Data, ListedObject, NoPresignedUrls
 from seaweedq.storage.memory import MemoryStore
 from tests.simulation.loop import Life, reach_outside
-from tests.support import privates
-from tests.support.brokers.in_process import Held
+from tests.simulation.returns import ReturningCoordination
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -166,8 +164,8 @@ class CoordinationServer(_Server):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seed: int, clock: Clock) -> None:
         super().__init__(loop, "coordination", seed, 0.001)
-        self.records = Held(clock)
-        self.engine: MemoryEngine = privates.engine(self.records)
+        self.records = ReturningCoordination(clock)
+        self.engine = self.records.engine
         self.clients: list[SimulatedCoordination] = []
         self._seen = 0
         loop.call_later(ENDS_S, self._look, context=self._context)

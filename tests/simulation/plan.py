@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
+from tests.support.history.judged import RETURNS
+
 BROKERS = 3
 SHORTEST_S = 10.0
 AIMS = (
@@ -26,7 +28,7 @@ KINDS = (
     *("kill", "kill", "pause", "stall", "mute", "cut", "cut one way", "loss", "late calls", "repeats"),
     *("slow store", "late puts", "lost puts", "store away", "coordination away", "late transactions"),
     *("lost transactions", "slow coordination", "watches", "lease", "clock"),
-    *("cut from coordination", "outlawed", "outlawed"),
+    *("cut from coordination", "outlawed", "outlawed", *RETURNS[:2]),
 )
 AIMED = ("kill", "kill", "pause", "cut", "lease", "outlawed", "outlawed")
 SHARP = (
@@ -45,6 +47,12 @@ FOLLOWING = (
     *(("kill", place) for place in ("recover.append", "recover.acks", "takeover.recovered", "takeover.remove")),
     *(("kill", place) for place in ("fence.check", "leader.give")),
     *(("outlawed", place) for place in ("recover.append", "leader.recover")),
+)
+
+REBUILDING = tuple(
+    (kind, f"rebuild.{place}")
+    for kind in ("kill", "pause", "outlawed")
+    for place in ("generation", "announced", "saved", "replacing", "page", "replaced", "backed", "done")
 )
 
 
@@ -125,19 +133,22 @@ def draw(seed: int, length_s: float = 120.0, gap_s: float = 6.0, kinds: Sequence
 
 
 def _faults(rng: random.Random, length_s: float, gap_s: float) -> Iterator[Fault]:
+    goes_back = rng.random() < 0.25  # acks from before may be forgotten then, so much else is judged less
     at_s = 5.0
     while (at_s := at_s + rng.expovariate(1 / gap_s)) < length_s - 10:
         is_aimed, is_sharp = rng.random() < 0.5, rng.random() < 0.4
         kind, place = rng.choice(AIMED if is_aimed else KINDS), rng.choice(AIMS)
         if is_aimed and is_sharp:
             kind, place = rng.choice(SHARP)
+        if kind in RETURNS and not goes_back:
+            kind = "kill"
         turn, broker, for_s, amount = rng.choice([1, 1, 1, 2, 3, 10]), rng.randrange(BROKERS), _time(rng), rng.random()
         if is_aimed:
             yield Fault(kind, at_s, for_s, -1, amount, place, turn)
         else:
             yield Fault(kind, at_s, for_s, broker, amount)
-        if kind in TAKEN_OVER and rng.random() < 0.4:
-            kind, place = rng.choice(FOLLOWING)
+        if kind in (*TAKEN_OVER, *RETURNS) and rng.random() < 0.4:
+            kind, place = rng.choice(REBUILDING if kind in RETURNS else FOLLOWING)
             yield Fault(kind, at_s, _time(rng), -1, amount, place)
 
 

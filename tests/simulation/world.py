@@ -28,11 +28,12 @@ from tests.simulation.cluster import Cluster, Process
 from tests.simulation.loop import LivesLoop
 from tests.simulation.network import Refused, Weather
 from tests.simulation.plan import BROKERS, Fault, Plan
+from tests.simulation.returns import Operator
 from tests.support.brokers import inside
 from tests.support.history import reading_rules
 from tests.support.history.checker import check
 from tests.support.history.history import Row, row
-from tests.support.history.judged import Run, Segment
+from tests.support.history.judged import RETURNS, Run, Segment
 from tests.support.history.terms import Terms
 
 HEAL_S = 60.0
@@ -73,6 +74,7 @@ class World:
         settings = {"journal": plan.journal, "brokers": 1, **plan.knobs}
         self.cluster = Cluster(loop, plan.seed, folder, settings)
         self.story = Story(loop)
+        self.operator = Operator(self.cluster.network, self.cluster.processes, self.cluster.failures)
         self.faults: dict[str, int] = {}
         self.came: set[Fault] = set()
         urls = [f"http://b{number}" for number in range(BROKERS)]
@@ -113,6 +115,7 @@ class World:
             wrong = await self.settle(tasks, nemesis)
             if not wrong:
                 wrong = await self.judge()
+            self.operator.end()
         return self.outcome(wrong + cluster.failures + self.loop.errors)
 
     async def make_topic(self) -> None:
@@ -218,6 +221,8 @@ class World:
         if kind == "lease":
             self.end_lease(process)
             return _nothing
+        if kind in RETURNS:
+            return self.operator.begin(kind, cluster.coordination.records)
         if kind == "clock":
             process.clock.wrong_us += int((amount - 0.5) * 240e6)
             return _nothing

@@ -1,0 +1,99 @@
+"""Coordination goes back in a simulated world, and an operator asks for a rebuild wherever a broker waits for one.
+
+The operator is there from the first such fault on: without one a broker that waits is a defect, and stays visible.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from seaweedq.broker.rpc.client import Relayed, Request
+from seaweedq.clock import Clock
+from seaweedq.coordination.interface import Entry
+from seaweedq.coordination.memory import MemoryEngine
+from tests.simulation.network import CLIENTS, Network, Refused, Reset
+from tests.support.brokers.in_process import Held
+from tests.support.history.load import JSON
+
+LOOK_S = 0.5
+CALL_S = 60.0  # a rebuild waits for leases
+LOG = 10_000
+
+
+class Saved(NamedTuple):
+    """What a backup of coordination has: no leased keys, and the revision."""
+
+    entries: tuple[Entry, ...] = ()
+    revision: int = 0
+
+
+class ReturningEngine(MemoryEngine):
+    """An engine that goes back to what was saved, or to nothing. No lease comes back."""
+
+    def saved(self) -> Saved:
+        """What there is now."""
+        return Saved(tuple(entry for entry in self._entries.values() if not entry.lease), self._revision)
+
+    def go_back(self, saved: Saved) -> None:
+        """Forgets all that came since."""
+        self._entries = {entry.key: entry for entry in saved.entries}
+        self._revision = saved.revision
+        self._leases.clear()
+        self._log.clear()
+
+
+class ReturningCoordination(Held):
+    """A coordination over such an engine."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self._engine = self.engine = ReturningEngine(clock, LOG)
+
+    def go_back(self, saved: Saved) -> None:
+        """As the engine; no diagram draws the steps of records any more."""
+        self.went_back = True
+        self.engine.go_back(saved)
+
+
+class Operator:
+    """Looks at all processes, and asks a broker that waits for a rebuild. `failures` are answers that must not be."""
+
+    def __init__(self, network: Network, processes: Mapping[int, Any], failures: list[str]) -> None:
+        self.rebuilt = 0
+        self._network = network
+        self._processes = processes
+        self._failures = failures
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, kind: str, coordination: ReturningCoordination) -> Callable[[], None]:
+        """Has coordination go back; what ends that. `kind` is a name of RETURNS (tests/support/history/judged)."""
+        self._task = self._task or asyncio.create_task(self._run(), name="operator")
+        if kind == "empty etcd":
+            coordination.go_back(Saved())
+            return lambda: None
+        saved = coordination.engine.saved()
+        return lambda: coordination.go_back(saved)
+
+    def end(self) -> None:
+        """Looks no more."""
+        if self._task:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            lives = [process for process in self._processes.values() if not process.life.is_dead]
+            for process in [one for one in lives if one.broker and one.broker.restored][:1]:
+                answer = await self._ask(process.url)
+                if answer and answer.status == 200:
+                    self.rebuilt += 1
+                elif answer and answer.status not in (409, 503):
+                    self._failures.append(f"a rebuild: {answer.status} {answer.body[:300]!r}")
+
+    async def _ask(self, url: str) -> Relayed | None:
+        request = Request("POST", "/v1/cluster/rebuild", {"Content-Type": JSON}, b"{}", CALL_S)
+        try:
+            async with asyncio.timeout(CALL_S):
+                return await self._network.send(CLIENTS, url, request)
+        except (Refused, Reset, TimeoutError):
+            return None
