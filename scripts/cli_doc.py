@@ -34,6 +34,7 @@ The broker's address comes from `--url`, then `SEAWEEDQ_URL`, then the current [
 The default is `http://127.0.0.1:8080`.
 Separate several brokers by commas; if one fails, [the next one is used](../do/python.md#several-brokers).
 A token comes from `SEAWEEDQ_TOKEN`, or from the file named by `SEAWEEDQ_TOKEN_FILE`.
+`SEAWEEDQ_CA_FILE` names a PEM file with the brokers' certificate authority.
 Without either, the context that gives the address also gives the token.
 There is no option for a token, because `ps` shows options.
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, counted, duration, one_line, printable, say
-from seaweedq.cli.shared.contexts import export_token
+from seaweedq.cli.shared.contexts import export_files
 from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_json, say_table
 from seaweedq.errors import MissingExtra, SeaweedqError
 from seaweedq.extras import needs
@@ -87,7 +87,7 @@ Keep = Annotated[
 def running(job: str, master: str | None, conf: Sequence[str] | None, url: str) -> Iterator["SparkSession"]:
     """Yields a session, and shows its progress meanwhile if stderr is a terminal. An error of Spark is one line, and
     ends the command with 1; of a failure Spark's own log stays. Raises BadParameter, MissingExtra."""
-    export_token(url)
+    export_files(url)
     settings = dict(_setting(one) for one in conf or ())
     with needs("spark", f"seaweedq spark {job}"):
         from seaweedq.spark.jobs.session import cause_of, job_session, missing_for_spark

@@ -2,8 +2,9 @@
 client, and the certificates that it trusts.
 
 A token is given as it is or as a file, which is read again when it changes; without either in SEAWEEDQ_TOKEN or
-SEAWEEDQ_TOKEN_FILE. It goes to the brokers that the user named, and to learned ones only over https, whose certificates
-the same authority has signed, or on loopback (client/core/attempts); never to stores.
+SEAWEEDQ_TOKEN_FILE, as the CA in SEAWEEDQ_CA_FILE. The token goes to the brokers that the user named, and to learned
+ones only over https, whose certificates the same authority has signed, or on loopback (client/core/attempts); never to
+stores.
 """
 
 import os
@@ -21,7 +22,7 @@ from seaweedq.client.core.problems import bare
 from seaweedq.client.files import Slice
 from seaweedq.errors import ClientError, ConnectionFailed
 
-TOKEN, TOKEN_FILE = "SEAWEEDQ_TOKEN", "SEAWEEDQ_TOKEN_FILE"
+TOKEN, TOKEN_FILE, CA_FILE = "SEAWEEDQ_TOKEN", "SEAWEEDQ_TOKEN_FILE", "SEAWEEDQ_CA_FILE"
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
@@ -52,7 +53,7 @@ class Credentials:
         self._token = token
         self._file = Path(token_file) if token is None and token_file is not None else None
         self._seen: tuple[int, int, int] | None = None
-        self._ca_file = ca_file
+        self._ca_file = ca_file or environment.get(CA_FILE) or None
 
     def __repr__(self) -> str:
         return "Credentials()"
@@ -64,10 +65,16 @@ class Credentials:
 
     def verify(self, url: str) -> bool | ssl.SSLContext:
         """Returns how the certificate of a broker at a URL is verified. Plain HTTP needs none, and loading certificates
-        takes longer than a request."""
+        takes longer than a request. Raises ClientError if the CA's file cannot be read."""
         if not url.startswith("https:"):
             return False
-        return True if self._ca_file is None else ssl.create_default_context(cafile=self._ca_file)
+        if self._ca_file is None:
+            return True
+        try:
+            return ssl.create_default_context(cafile=self._ca_file)
+        except OSError as error:  # that of ssl is one, too
+            reason = error.strerror or type(error).__name__
+            raise ClientError(f"the CA file {str(self._ca_file)!r} cannot be read: {reason}") from None
 
     def headers(self) -> dict[str, str]:
         """Returns the headers that show the token. Raises ClientError if its file cannot be read."""

@@ -14,7 +14,7 @@ from seaweedq.cli.main import app, main
 from seaweedq.cli.server.broker_process import uvicorn_loop
 from seaweedq.cli.server.credentials import draw_admin_token
 from seaweedq.cli.shared.common import header_of, lines
-from seaweedq.cli.shared.contexts import ContextUrl, current_url, export_token, read_contexts
+from seaweedq.cli.shared.contexts import ContextUrl, current_url, export_files, read_contexts
 from seaweedq.client.http import DEFAULT_URL
 from seaweedq.settings import Settings
 from tests.support.brokers.in_process import running
@@ -158,16 +158,18 @@ def test_the_client_ignores_contexts() -> None:
         assert repr(client) == f"Client({DEFAULT_URL!r})"
 
 
-def test_spark_gets_a_contexts_token_unless_the_environment_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_gets_a_contexts_files_unless_the_environment_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEAWEEDQ_TOKEN_FILE", "/given")
-    prod = ContextUrl.of("prod", {"url": "https://p", "token_file": "/of-prod"})
-    export_token(prod)
-    assert os.environ["SEAWEEDQ_TOKEN_FILE"] == "/given"
+    monkeypatch.setenv("SEAWEEDQ_CA_FILE", "/given-ca")
+    prod = ContextUrl.of("prod", {"url": "https://p", "token_file": "/of-prod", "ca_file": "/ca-of-prod"})
+    export_files(prod)
+    assert (os.environ["SEAWEEDQ_TOKEN_FILE"], os.environ["SEAWEEDQ_CA_FILE"]) == ("/given", "/given-ca")
     monkeypatch.setenv("SEAWEEDQ_TOKEN_FILE", "")
-    export_token("https://p")
+    monkeypatch.setenv("SEAWEEDQ_CA_FILE", "")
+    export_files("https://p")
     assert os.environ["SEAWEEDQ_TOKEN_FILE"] == ""
-    export_token(prod)
-    assert os.environ["SEAWEEDQ_TOKEN_FILE"] == "/of-prod"
+    export_files(prod)
+    assert (os.environ["SEAWEEDQ_TOKEN_FILE"], os.environ["SEAWEEDQ_CA_FILE"]) == ("/of-prod", "/ca-of-prod")
 
 
 def test_names_are_completed() -> None:
@@ -215,6 +217,13 @@ def test_token_and_ca_of_a_context_are_for_its_brokers_alone(tmp_path: Path) -> 
             assert await asyncio.to_thread(done, "sql", "SELECT count(*) AS n FROM t", "-o", "csv") == "n\n1\n"
             elsewhere = await asyncio.to_thread(run, "whoami", "--url", serving.url)
             assert "CERTIFICATE_VERIFY_FAILED" in str(elsewhere.exception).upper()
+            with pytest.MonkeyPatch.context() as environment:
+                environment.setenv("SEAWEEDQ_CA_FILE", str(ca_file))
+                environment.setenv("SEAWEEDQ_TOKEN_FILE", str(settings.admin_token_path))
+                assert "admin" in await asyncio.to_thread(done, "whoami", "--url", serving.url)
+                environment.setenv("SEAWEEDQ_CA_FILE", str(tmp_path / "none.pem"))
+                missing = await asyncio.to_thread(run, "whoami", "--url", serving.url)
+                assert "none.pem' cannot be read: No such file or directory" in str(missing.exception)
             await asyncio.to_thread(done, "context", "add", "prod", "--replace", "--url", serving.url, *files[2:])
             without = await asyncio.to_thread(run, "topic", "list")
             assert str(without.exception).startswith(f"context prod ({serving.url}): ")

@@ -37,6 +37,7 @@ OTHERS = {
     "SEAWEEDQ_ZONE",
     "SEAWEEDQ_TOKEN",
     "SEAWEEDQ_TOKEN_FILE",
+    "SEAWEEDQ_CA_FILE",
 }
 # Kubernetes tells each pod of all services, by such names and values. A service named `seaweedq` sets SEAWEEDQ_PORT,
 # one named `seaweedq-peer` SEAWEEDQ_PEER_PORT.

@@ -39,9 +39,13 @@ class ContextUrl(str):
         return ContextUrl.of(self.name, {"url": self.split(",")[0].strip(), **files})
 
     def files(self) -> dict[str, Any]:
-        """Returns the arguments of a client for the context: a token in the environment comes before the file."""
+        """Returns the arguments of a client for the context: a token or CA in the environment comes before its file."""
         has_token = os.environ.get("SEAWEEDQ_TOKEN") or os.environ.get("SEAWEEDQ_TOKEN_FILE")
-        return {"token_file": None if has_token else self.token_file or None, "ca_file": self.ca_file or None}
+        has_ca = os.environ.get("SEAWEEDQ_CA_FILE")
+        return {
+            "token_file": None if has_token else self.token_file or None,
+            "ca_file": None if has_ca else self.ca_file or None,
+        }
 
 
 def credentials_of(url: str) -> "Credentials":
@@ -51,10 +55,10 @@ def credentials_of(url: str) -> "Credentials":
     return Credentials(**url.files()) if isinstance(url, ContextUrl) else Credentials()
 
 
-def export_token(url: str) -> None:
-    """Names the token file of a context in the environment: readers and writers of Spark look nowhere else."""
-    if isinstance(url, ContextUrl) and (file := url.files()["token_file"]):
-        os.environ["SEAWEEDQ_TOKEN_FILE"] = file
+def export_files(url: str) -> None:
+    """Names the files of a context in the environment: readers and writers of Spark look nowhere else."""
+    if isinstance(url, ContextUrl):
+        os.environ.update({f"SEAWEEDQ_{name.upper()}": file for name, file in url.files().items() if file})
 
 
 def contexts_path() -> Path:

@@ -74,10 +74,11 @@ class Client:
     `timeout_s` is the timeout of one answer; while no broker can be reached, a subscription retries for the same time
     again. `headers` are sent with every request. `token`, or the content of `token_file` (read again when it changes),
     identifies the caller; the default is SEAWEEDQ_TOKEN or SEAWEEDQ_TOKEN_FILE. `ca_file` holds the certificate
-    authorities for https, as PEM. Every method raises the broker's errors (`seaweedq.errors`), and ConnectionFailed if
-    no broker answers. After all brokers have failed, only producers and subscriptions retry: they can do so without
-    publishing anything twice. The client calls `on_retry` before each retry, with the error and the number of seconds
-    that it will keep trying, and with None once a broker has answered again.
+    authorities for https, as PEM; the default is SEAWEEDQ_CA_FILE, else those of the system. Every method raises the
+    broker's errors (`seaweedq.errors`), and ConnectionFailed if no broker answers. After all brokers have failed, only
+    producers and subscriptions retry: they can do so without publishing anything twice. The client calls `on_retry`
+    before each retry, with the error and the number of seconds that it will keep trying, and with None once a broker
+    has answered again.
     """
 
     def __init__(
