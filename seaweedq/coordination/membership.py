@@ -68,15 +68,15 @@ class Renewals:
         """Sends until an answer says that the lease has ended, or `hold` tells to send nothing any more. Raises any
         error of a renewal but CoordinationUnavailable."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        under_way: set[asyncio.Task[None]] = set()
+        under_way: dict[asyncio.Task[None], None] = {}
         try:
             while True:
                 await asyncio.wait([ended], timeout=self.period_s)
                 if ended.done() or hold():
                     break
                 task = asyncio.create_task(self._send(ended), name="renewal")
-                under_way.add(task)
-                task.add_done_callback(under_way.discard)
+                under_way[task] = None
+                task.add_done_callback(under_way.pop)
             if ended.done():
                 ended.result()
         finally:

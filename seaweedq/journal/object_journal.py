@@ -109,19 +109,21 @@ class SlotWriter:
         """Puts the slot, a second time beside it if that is slow. The first answer counts, an unknown one last."""
         begun = self._clock.monotonic_s()
         patience = asyncio.ensure_future(self._sleep(patience_s(self._usual_s, len(data))))
-        tries = {self._request(name, data)}
+        tries = [self._request(name, data)]
         try:
             await asyncio.wait({*tries, patience}, return_when=asyncio.FIRST_COMPLETED)
             if patience.done():
                 self._budget.spend(self._clock.monotonic_s())
-                tries.add(self._request(name, data))
+                tries.append(self._request(name, data))
             while True:
-                ended, tries = await asyncio.wait(tries, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(tries, return_when=asyncio.FIRST_COMPLETED)
+                ended = [each for each in tries if each.done()]
                 if known := [each for each in ended if each.exception() is None]:
                     self._usual_s = next_usual_s(self._usual_s, self._clock.monotonic_s() - begun)
                     return known[0].result()
+                tries = [each for each in tries if each not in ended]
                 if not tries:
-                    return ended.pop().result()  # raises
+                    return ended[0].result()  # raises
         finally:
             for each in (patience, *tries):
                 each.cancel()

@@ -210,7 +210,7 @@ class Callers:
         self._admin = admin
         self._clock = clock
         self._listeners: list[Callable[[Touched], None]] = []
-        self._held: set[_HeldRequest] = set()
+        self._held: dict[_HeldRequest, None] = {}  # in the order in which they began
         self._by_token: dict[str, set[_HeldRequest]] = {}
         self._expiring: list[tuple[int, int, _HeldRequest]] = []  # a heap, with some that have ended
         self._numbers = itertools.count()
@@ -256,7 +256,7 @@ class Callers:
             yield
             return
         held = _HeldRequest(caller, action, resource, end)
-        self._held.add(held)
+        self._held[held] = None
         self._by_token.setdefault(caller.token, set()).add(held)
         if caller.expires_us != NEVER_US:
             if len(self._expiring) >= FEW + 2 * len(self._held):
@@ -266,7 +266,7 @@ class Callers:
         try:
             yield
         finally:
-            self._held.discard(held)
+            self._held.pop(held, None)
             of_token = self._by_token[caller.token]
             of_token.discard(held)
             if not of_token:
@@ -309,5 +309,5 @@ class Callers:
             self._end(held)
 
     def _end(self, held: _HeldRequest) -> None:
-        self._held.discard(held)
+        self._held.pop(held, None)
         held.end()

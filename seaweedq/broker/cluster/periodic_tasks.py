@@ -257,7 +257,7 @@ class UploadSweep:
                 return 0  # it may name any
             due.discard(held.record.listed or "")
         await self._check_generation()
-        for name in due:
+        for name in sorted(due):
             await self._store.delete(name)
         return len(due)
 

@@ -153,7 +153,7 @@ class Roller:
         self._catalog = catalog
         self._planner = planner
         self._entries = entries
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     def roll_if_long(self, segment: OpenSegment) -> None:
         """Plans a roll if a chain, to which an entry was appended, is long."""
@@ -161,8 +161,8 @@ class Roller:
         if beyond < 0 or beyond % AGAIN or segment.sealed or segment.paused_since_s is not None:
             return
         task = asyncio.create_task(self._roll(segment), name=f"rolling {segment.topic}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def stop(self) -> None:
         """Plans nothing any more."""

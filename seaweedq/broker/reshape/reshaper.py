@@ -315,7 +315,7 @@ class Reshaper:
         self._sealer.unlock_ended()
         for late, sealed in [] if self._ending else self._ownership.take_late_seals():
             self._begin_one(late, sealed, partial(self._resume, late, sealed, self._ownership.compare()))
-        for name, incarnation, number in [] if self._ending else list(self._catalog.locked()):
+        for name, incarnation, number in [] if self._ending else sorted(self._catalog.locked()):
             topic = self._catalog.get(name)
             if topic is None or topic.record.incarnation != incarnation or topic.record.state == "deleting":
                 continue

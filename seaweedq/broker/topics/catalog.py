@@ -206,7 +206,7 @@ class Catalog:
 
     def being_deleted(self) -> list[Topic]:
         """Returns the topics that are being deleted."""
-        return [self._topics[name] for name in self._doomed if name not in self._unreadable_topics]
+        return [self._topics[name] for name in sorted(self._doomed) if name not in self._unreadable_topics]
 
     async def require(self, name: str) -> Topic:
         """Returns an active topic as `topic` does, but reads the record of an unknown one: another broker may just have
