@@ -81,7 +81,7 @@ def main() -> None:
     threading.Thread(target=_listen, args=(stdin, commands), name="lifeline", daemon=True).start()
     _bound(job)
     try:
-        _work(job, commands)
+        read_files(job, commands)
     except SeaweedqError as error:
         _refuse(error)
     except MemoryError:
@@ -89,10 +89,11 @@ def main() -> None:
 
 
 def _refuse(error: SeaweedqError) -> None:
-    _send_message(ReaderMessage("refused", problem=ImportProblem(error.slug, error.detail, dict(error.fields))))
+    send_message(ReaderMessage("refused", problem=ImportProblem(error.slug, error.detail, dict(error.fields))))
 
 
-def _work(job: Job, commands: Commands) -> None:
+def read_files(job: Job, commands: Commands) -> None:
+    """Does jobs, one after the other. Raises the errors of their files."""
     layout = Layout.from_format(Format(job.topic_format), decode_fields(job.columns) if job.columns else None)
     cutter = Cutter(layout, job.batch_rows)  # which goes on from one file to the next
     while True:
@@ -101,7 +102,7 @@ def _work(job: Job, commands: Commands) -> None:
             for batch in cutter.end() if job.last else ():
                 _write_rows(batch)
             os.close(job.file)
-            _send_message(ReaderMessage("ended"))
+            send_message(ReaderMessage("ended"))
             following = commands.get()
         else:
             os.close(job.file)
@@ -116,7 +117,7 @@ def _read_file(job: Job, layout: Layout, cutter: Cutter, commands: Commands) -> 
     kept: list[pa.RecordBatch] = []
     if job.check:
         count, kept = _checked(job, intake)
-        _send_message(ReaderMessage("checked", rows=count))
+        send_message(ReaderMessage("checked", rows=count))
         if following := commands.get():
             return following
     row = 0
@@ -151,7 +152,7 @@ def _checked(job: Job, intake: Intake) -> tuple[int, list[pa.RecordBatch]]:
             errors += [(int(error["index"]), str(error["reason"])) for error in found]
         if len(errors) >= MAX_NAMED:
             break
-        _send_message(ReaderMessage("seen", rows=count))
+        send_message(ReaderMessage("seen", rows=count))
     refuse(errors[:MAX_NAMED], at_least=len(errors) >= MAX_NAMED)
     if not count:
         raise InvalidImport("the file has no rows", format=job.format, reason="no rows")
@@ -177,7 +178,7 @@ def _write_rows(batch: pa.RecordBatch) -> None:
     _write_stream(batch, size)
     sink = pa.FixedSizeBufferWriter(buffer := pa.allocate_buffer(size.size()))
     _write_stream(batch, sink)
-    _send_message(ReaderMessage("rows", rows=batch.num_rows, size=buffer.size), buffer)
+    send_message(ReaderMessage("rows", rows=batch.num_rows, size=buffer.size), buffer)
 
 
 def _write_stream(batch: pa.RecordBatch, sink: pa.NativeFile) -> None:
@@ -185,7 +186,8 @@ def _write_stream(batch: pa.RecordBatch, sink: pa.NativeFile) -> None:
         writer.write_batch(batch)
 
 
-def _send_message(message: ReaderMessage, body: pa.Buffer | None = None) -> None:
+def send_message(message: ReaderMessage, body: pa.Buffer | None = None) -> None:
+    """Sends a message to the broker, and its rows as a stream."""
     for data in (head(message), body):
         left = memoryview(data) if data is not None else memoryview(b"")
         while left:

@@ -200,8 +200,8 @@ def looked(job, asked):
         kept = [socket.socket() for _ in range(20)]
         found.append("sockets")
     except OSError: pass
-    import_worker._send_message(ReaderMessage("refused", problem=ImportProblem("x", ",".join(found))))
-import_worker._work = looked
+    import_worker.send_message(ReaderMessage("refused", problem=ImportProblem("x", ",".join(found))))
+import_worker.read_files = looked
 import_worker.main()
 """
     given = Given(b"x", "parquet")

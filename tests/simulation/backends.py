@@ -15,7 +15,7 @@ from seaweedq.clock import Clock
 from seaweedq.concurrency.futures import Signal
 from seaweedq.concurrency.pools import READS, Pool
 from seaweedq.coordination.interface import WatchLost
-from seaweedq.coordination.polling import PollingCoordination
+from seaweedq.coordination.polling import ALL, PollingCoordination
 from seaweedq.errors import CoordinationUnavailable, StoreUnavailable
 from seaweedq.storage.interface import Data, ListedObject, NoPresignedUrls
 from seaweedq.storage.memory import MemoryStore
@@ -147,7 +147,8 @@ class SimulatedStore(NoPresignedUrls):
         return self._memory.uri(name)
 
     async def receive(self, name: str, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str | None:
-        return await self._memory.receive(name, chunks, size, sha256)
+        data = b"".join([chunk async for chunk in chunks])
+        return await self._ask("receive", lambda: self._memory.receive(name, _once(data), size, sha256), writes=True)
 
     async def copy(self, name: str, to: str) -> None:
         await self._ask("copy", lambda: self._memory.copy(name, to), writes=True)
@@ -157,6 +158,10 @@ class SimulatedStore(NoPresignedUrls):
 
     async def _ask(self, kind: str, do: Callable[[], Awaitable[R]], writes: bool = False) -> R:
         return await self._server.ask(kind, do, StoreUnavailable, writes)
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 class CoordinationServer(_Server):
@@ -169,6 +174,11 @@ class CoordinationServer(_Server):
         self.clients: list[SimulatedCoordination] = []
         self._seen = 0
         loop.call_later(ENDS_S, self._look, context=self._context)
+
+    @property
+    def keys(self) -> list[str]:
+        """All that are there."""
+        return [entry.key for entry in self.engine.range("", "", ALL).entries]
 
     def changed(self) -> None:
         """Wakes watches."""

@@ -5,24 +5,27 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
+
+import pyarrow as pa
 
 from seaweedq.broker.rpc.client import Relayed, Request
 from tests.simulation.network import CLIENTS, Network, Refused, Reset
+from tests.support.brokers.simulated_loop import SimulatedLoop
 from tests.support.history.history import Event, Op, Type, digest
 from tests.support.history.load import JSON, NDJSON, Message, message
-from tests.support.history.terms import Terms
 
 TOPIC = "t"
+ARROW = "application/vnd.apache.arrow.stream"
 TIMEOUT_S = 20.0
 
 
 class Story:
     """The lines of a history, at simulated times."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: SimulatedLoop) -> None:
         self.events: list[Event] = []
-        self._loop = loop
+        self.loop = loop
         self._calls = 0
 
     def invoke(self, proc: str, op: Op, fields: Sequence[dict[str, Any]]) -> int:
@@ -33,7 +36,7 @@ class Story:
 
     def told(self, proc: str, op: Op, type: Type, call: int, fields: Sequence[dict[str, Any]]) -> None:
         """What became of it."""
-        now = self._loop.time()
+        now = self.loop.time()
         self.events += [Event(now, proc, op, type, call, **each) for each in fields]
 
 
@@ -43,8 +46,10 @@ class WrongAnswer(AssertionError):
 
 @dataclass
 class Client:
-    """A client that takes one step after the other. `stopping`: it begins nothing new."""
+    """A client that takes one step after the other. `stopping`: it begins nothing new. `settling`: it gives back
+    nothing. One that is a source has an answer to all that it began before others may stop."""
 
+    is_source: ClassVar[bool] = False
     name: str
     network: Network
     story: Story
@@ -52,6 +57,7 @@ class Client:
     urls: Sequence[str]
     pause_s: float
     stopping: bool = False
+    settling: bool = False
     rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,9 +79,20 @@ class Client:
         """The time between two requests."""
         await asyncio.sleep(self.rng.expovariate(1 / self.pause_s))
 
-    async def ask(self, method: str, path: str, content: str = "", headers: dict[str, str] | None = None) -> Any:
-        """An answer's JSON; None for what may have happened or not. Raises Refused if nothing has."""
-        found = await self.answer(method, f"/v1/topics/{TOPIC}{path}", content, headers)
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        content: str | bytes = "",
+        headers: dict[str, str] | None = None,
+        allowed: Sequence[int] = (),
+        topic: str = TOPIC,
+    ) -> Any:
+        """An answer's JSON, none of an `allowed` status; None for what may have happened or not. Raises Refused if
+        nothing has."""
+        found = await self.answer(method, f"/v1/topics/{topic}{path}", content, headers)
+        if found and found.status in allowed:
+            return {}
         if found is None or found.status >= 500:
             if found and found.status != 503:
                 raise WrongAnswer(f"{method} {path}: {found.status} {found.body[:500]!r}")
@@ -86,10 +103,11 @@ class Client:
         return json.loads(found.body)
 
     async def answer(
-        self, method: str, path: str, content: str = "", headers: dict[str, str] | None = None
+        self, method: str, path: str, content: str | bytes = "", headers: dict[str, str] | None = None
     ) -> Relayed | None:
         """An answer as it is, of any broker; None for none. Raises Refused."""
-        request = Request(method, path, {"Content-Type": JSON, **(headers or {})}, content.encode(), TIMEOUT_S)
+        body = content.encode() if isinstance(content, str) else content
+        request = Request(method, path, {"Content-Type": JSON, **(headers or {})}, body, TIMEOUT_S)
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 return await self.network.send(CLIENTS, self.rng.choice(self.urls), request)
@@ -102,8 +120,10 @@ class Client:
 
 @dataclass
 class Publisher(Client):
-    """Messages 0, 1, 2, … in batches; an idempotent one repeats a request until it is answered."""
+    """Messages 0, 1, 2, … in batches, as JSON, lines or Arrow; an idempotent one repeats a request until it is
+    answered."""
 
+    is_source: ClassVar[bool] = True
     idempotent: bool = True
     next: int = 0
     waiting: tuple[int, list[Message]] | None = None
@@ -134,10 +154,9 @@ class Publisher(Client):
         ]
         call = self.story.invoke(self.name, "publish", lines)
         headers = {"Producer-Id": self.name, "Producer-Sequence": str(first)} if self.idempotent else {}
-        many = len(messages) > 1
-        content = "\n".join(map(json.dumps, messages)) if many else json.dumps(messages[0])
+        kind, content = self._body(first, messages)
         try:
-            found = await self.ask("POST", "/messages", content, {**headers, "Content-Type": NDJSON if many else JSON})
+            found = await self.ask("POST", "/messages?ids=true", content, {**headers, "Content-Type": kind})
         except Refused:
             self.story.told(self.name, "publish", "fail", call, lines)
             return False
@@ -149,64 +168,18 @@ class Publisher(Client):
         self.story.told(self.name, "publish", "ok", call, lines)
         return True
 
-
-@dataclass
-class Consumer(Client):
-    """Pulls, and acks; now and then it forgets a message, which comes again after its deadline."""
-
-    terms: Terms = field(default_factory=Terms)
-    wait_s: float = 2.0
-
-    @property
-    def subscription(self) -> str:
-        return self.terms.mode
-
-    async def step(self) -> None:
-        await self.rest()
-        asked = {"subscription": self.subscription, "wait_s": self.wait_s}
-        call = self.story.invoke(self.name, "deliver", [asked])
-        path = f"/subscriptions/{self.subscription}"
-        more = {} if self.subscription == "ordered" else {"consumer": self.name}
-        try:
-            found = await self.ask(
-                "POST", f"{path}/pull", json.dumps({"max_messages": 100, "wait_s": self.wait_s, **more})
-            )
-        except Refused:
-            self.story.told(self.name, "deliver", "fail", call, [asked])
-            return
-        if found is None:
-            self.story.told(self.name, "deliver", "info", call, [asked])
-            return
-        messages = found["messages"]
-        if not messages:
-            self.story.told(self.name, "wait", "ok", call, [asked])
-            return
-        lines = [
-            {**self._line(m["id"]), "hash": digest(m["key"], m["value"]), "attempt": m.get("attempt", 1)}
-            for m in messages
-        ]
-        self.story.told(self.name, "deliver", "ok", call, lines)
-        ids = [m["id"] for m in messages]
-        if self.rng.random() < 0.1:
-            del ids[self.rng.randrange(len(ids))]
-        if ids:
-            await self._ack(path, ids, more)
-
-    async def _ack(self, path: str, ids: Sequence[str], more: dict[str, str]) -> None:
-        lines = {id: self._line(id) for id in ids}
-        call = self.story.invoke(self.name, "ack", [*lines.values()])
-        try:
-            found = await self.ask("POST", f"{path}/ack", json.dumps({"ids": ids, **more}))
-        except Refused:
-            return
-        if found:
-            unknown = set(found["unknown"])
-            self.story.told(self.name, "ack", "ok", call, [line for id, line in lines.items() if id not in unknown])
-            self.story.told(self.name, "ack", "fail", call, [lines[id] for id in found["unknown"]])
-
-    def _line(self, id: str) -> dict[str, Any]:
-        segment, offset = map(int, id.split("-"))
-        return {"segment": segment, "offset": offset, "subscription": self.subscription}
+    def _body(self, first: int, messages: Sequence[Message]) -> tuple[str, str | bytes]:
+        """The same for each try of a batch."""
+        if len(messages) == 1:
+            return JSON, json.dumps(messages[0])
+        if first % 2:
+            return NDJSON, "\n".join(map(json.dumps, messages))
+        keys, values = [m.get("key") for m in messages], [json.dumps(m["value"]) for m in messages]
+        rows = pa.table({"_key": pa.array(keys, pa.string()), "value": pa.array(values, pa.string())})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        return ARROW, sink.getvalue().to_pybytes()
 
 
 @dataclass
@@ -262,9 +235,7 @@ class Reader(Client):
 
 @dataclass
 class Reshaper(Client):
-    """Splits, merges and moves segments, by hand."""
-
-    brokers: Sequence[str] = ()
+    """Splits, merges, moves and rolls segments, by hand."""
 
     async def step(self) -> None:
         await self.rest()
@@ -274,15 +245,15 @@ class Reshaper(Client):
                 return
             open_ones = [one for one in found["segments"] if one["state"] == "open"]
             one = self.rng.choice(open_ones)
-            act = self.rng.choice(["split", "merge"] if len(open_ones) > 2 else ["split"])
-            body: dict[str, Any] = {}
-            if act == "merge":
-                beside = [other for other in open_ones if other["low"] == one["high"] + 1]
-                if not beside:
-                    return
-                body = {"with": beside[0]["id"]}
-            elif len(open_ones) > 8:
+            act, body = self.rng.choice(["split", "split", "merge", "merge", "move", "move", "roll"]), dict[str, Any]()
+            beside = [other for other in open_ones if other["low"] == one["high"] + 1]
+            if (act == "split" and len(open_ones) > 8) or (act == "merge" and not beside):
                 return
+            if act == "merge":
+                body = {"with": beside[0]["id"]}
+            elif act == "move":
+                owners = sorted({other["owner"] for other in open_ones if other.get("owner")})
+                body = {"to": self.rng.choice(owners)} if owners else {}
             await self.answer("POST", f"/v1/topics/{TOPIC}/segments/{one['id']}/{act}", json.dumps(body))
         except Refused:
             return

@@ -1,10 +1,9 @@
 """A simulated cluster: broker processes that begin, are lost and begin again, pause and die, over one world."""
 
 import asyncio
-import errno
-import os
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,16 @@ from seaweedq.coordination.membership import BackgroundWork
 from seaweedq.errors import DataFolderInUse, Unavailable
 from seaweedq.settings import Settings
 from tests.simulation.backends import CoordinationServer, SimulatedCoordination, SimulatedStore, StoreServer
+from tests.simulation.disks import DiskMachine, LifeDisk
 from tests.simulation.loop import Life, LivesLoop, life_here
 from tests.simulation.network import Network, SimulatedPeers
+from tests.simulation.readers import in_place
 from tests.support.brokers.environments import environment
-from tests.support.brokers.machine import Machine, SeededIds, UnsyncedDisk
+from tests.support.brokers.machine import Machine, SeededIds
 from tests.support.brokers.simulated_loop import BEGAN_US
 
 AGAIN_S = 1.0
+DRAINED_S = 5.0
 
 
 @dataclass
@@ -52,6 +54,8 @@ class Process:
     renewing: Life | None = None
     coordination: SimulatedCoordination | None = None
     ended: bool = False
+    leaving: asyncio.Event = field(default_factory=asyncio.Event)  # it was told to end
+    comes_back: bool = False  # once it has ended
 
     @property
     def url(self) -> str:
@@ -60,36 +64,6 @@ class Process:
     @property
     def is_ready(self) -> bool:
         return not self.life.is_dead and self.broker is not None and self.broker.readiness.ready
-
-
-class _LifeDisk(UnsyncedDisk):
-    """A disk whose locks go with the life that holds them, as the system has it."""
-
-    def __init__(self, life: Life) -> None:
-        self._life = life
-        self._locks: set[int] = set()
-        life.at_death.append(self._release)
-
-    def write(self, fd: int, buffers: list[memoryview]) -> int:
-        if self._life.is_dead:  # in the step in which it died
-            raise OSError(errno.EIO, "the process has died")
-        return super().write(fd, buffers)
-
-    def lock(self, path: Path) -> int | None:
-        fd = None if self._life.is_dead else super().lock(path)
-        if fd is not None:
-            self._locks.add(fd)
-        return fd
-
-    def close(self, fd: int) -> None:
-        if not self._life.is_dead:  # else it was closed, and its number may be another file's
-            self._locks.discard(fd)
-            super().close(fd)
-
-    def _release(self) -> None:
-        for fd in self._locks:
-            os.close(fd)
-        self._locks.clear()
 
 
 class _Renewing:
@@ -111,23 +85,29 @@ class Cluster:
     seed: int
     folder: Path
     settings: dict[str, Any]
+    machines: int = 1  # that have disks; the brokers of one reach one another's journals
+    budget_bytes: int = 0  # of memory, below what settings take
     processes: dict[int, Process] = field(default_factory=dict)
     starts: int = 0
     environments: int = 0
     failures: list[str] = field(default_factory=list)
     reached: dict[str, int] = field(default_factory=dict)  # fail points, and how often
+    timeline: list[str] = field(default_factory=list)  # what became of lives, and when
     planted: dict[tuple[int, str], Callable[[], None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         clock = LifeClock(self.loop)
+        self._context = copy_context()
         self.network = Network(self.loop, self.seed)
         self.store = StoreServer(self.loop, self.seed, clock)
         self.coordination = CoordinationServer(self.loop, self.seed, clock)
+        self.disks = [DiskMachine(self.seed, number) for number in range(self.machines)]
 
     @contextmanager
     def living(self) -> Iterator[None]:
         """Fail points are those of lives meanwhile."""
         with using(self._reach):
+            self._context = copy_context()
             yield
 
     def begin(self, number: int) -> Process:
@@ -135,11 +115,28 @@ class Cluster:
         before = self.processes.get(number)
         assert before is None or before.life.is_dead or before.ended
         self.starts += 1
-        life = Life(f"b{number}#{self.starts}")
+        life = self._context.run(Life, f"b{number}#{self.starts}")  # whoever begins it: its fail points are reached
         clock = before.clock if before else LifeClock(self.loop)
         process = self.processes[number] = Process(number, life, clock)
+        life.at_death.append(lambda: self.tell(f"{life.name} dies"))
         life.start(self._run(process), "process")
         return process
+
+    def tell(self, text: str) -> None:
+        """Puts something into the timeline."""
+        self.timeline.append(f"{self.loop.time():9.3f} s  {text}")
+
+    def again(self, number: int) -> None:
+        """Has a process begin again that has died, or was told to end; unless it has begun again."""
+        process = self.processes[number]
+        if process.life.is_dead or process.ended:
+            self.begin(number)
+        elif process.leaving.is_set():
+            process.comes_back = True
+
+    def disk(self, number: int) -> DiskMachine:
+        """The disk of a process's machine."""
+        return self.disks[number % len(self.disks)]
 
     @property
     def ready(self) -> list[Process]:
@@ -149,27 +146,34 @@ class Cluster:
         """Lives, one after the other, as `seaweedq serve` has them."""
         revoked = OwnRevocations(process.clock)
         try:
-            while await self._live(process, revoked):
+            while await self._live(process, revoked) and not process.leaving.is_set():
                 await asyncio.sleep(AGAIN_S)
         except Exception as error:
             self.failures.append(f"{process.life.name} ended: {error!r}")
             raise
         finally:
             process.ended = True
+        if process.comes_back:
+            self.begin(process.number)
 
     async def _live(self, process: Process, revoked: OwnRevocations) -> bool:
         """One life of a broker; tells whether another one must follow."""
         broker = process.broker = Broker(self._environment(process, revoked))
+        if self.budget_bytes:
+            broker.budget.limit_bytes = self.budget_bytes
         starting: asyncio.Task[None] | None = None
-        lost = asyncio.create_task(broker.lost.wait())
+        ends = [asyncio.create_task(event.wait()) for event in (broker.lost, process.leaving)]
         try:
             broker.lock()
             starting = asyncio.create_task(broker.start())
-            await asyncio.wait([starting, lost], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([starting, *ends], return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 starting.result()
+                self.tell(f"{process.life.name} is ready as {broker.id}")
                 self.network.listen(process.url, process.life, Application(broker))
-                await lost
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                if not broker.lost.is_set():
+                    await self._drain(process, broker)
                 self.network.unlisten(process.url, process.life)
             else:
                 starting.cancel()
@@ -177,7 +181,9 @@ class Cluster:
         except (Unavailable, DataFolderInUse, OSError):  # whatever supervises it tries again
             return True
         finally:
-            lost.cancel()
+            self.tell(f"{process.life.name} ends a life")
+            for end in ends:
+                end.cancel()
             try:
                 async with asyncio.timeout(broker.process.settings.shutdown_s + OVERTIME_S):
                     await broker.stop()
@@ -186,10 +192,20 @@ class Cluster:
                     self.failures.append(f"{process.life.name} did not stop in time")
         return True
 
+    async def _drain(self, process: Process, broker: Broker) -> None:
+        """As SIGTERM has it: it hands over, ends what waits, and answers those that are there."""
+        await broker.drain()
+        broker.begin_stop()
+        end_s = self.loop.time() + DRAINED_S
+        while self.network.busy(process.url) and self.loop.time() < end_s:
+            await asyncio.sleep(0.05)
+
     def _environment(self, process: Process, revoked: OwnRevocations) -> Any:
-        settings = Settings(data_dir=self.folder / str(process.number), name=f"b{process.number}", **self.settings)
+        home = self.folder / str(process.number)
+        home.mkdir(exist_ok=True)  # for the copies of imports; the rest is in `disks`
+        settings = Settings(data_dir=home, name=f"b{process.number}", **self.settings)
         self.environments += 1
-        disk = _LifeDisk(process.life)
+        disk = LifeDisk(self.disk(process.number), process.life)
         part = process.life.part("renewing")
         process.renewing = part
 
@@ -205,6 +221,7 @@ class Cluster:
             process.url,
             SimulatedPeers(self.network, process.url),
             "secret",
+            in_place,
             machine=machine,
             revoked=revoked,
         )

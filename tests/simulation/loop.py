@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
-from tests.support.brokers.simulated_loop import SimulatedLoop
+from tests.support.brokers.simulated_loop import SimulatedLoop, settle
 
 T = TypeVar("T")
 TIE_S = 1e-7
@@ -145,6 +145,18 @@ class LivesLoop(SimulatedLoop):
         timer = _Timer(when + tie_s, callback, args, self, context)
         heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
         return timer
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        """As SimulatedLoop; a worker that has a `delay_s` is heard of so much later, and does one thing at a time."""
+        if not (delay_s := getattr(executor, "delay_s", None)):
+            return super().run_in_executor(executor, func, *args)
+        done = self.create_future()
+        executor.free_s = max(self.time(), getattr(executor, "free_s", 0.0)) + delay_s()
+        try:
+            self.call_at(executor.free_s, settle, done, func(*args), None)
+        except Exception as error:
+            self.call_at(executor.free_s, settle, done, None, error)
+        return done
 
     def put(self, handles: list[asyncio.Handle]) -> None:
         """Has callbacks that were kept run, in their order."""

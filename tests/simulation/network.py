@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+import httpx
+
 from seaweedq.broker.rpc.client import Headers, Peers, Relayed, Request, Secured
 from seaweedq.errors import Unavailable
 from tests.simulation.loop import Life, reach_outside
@@ -51,6 +53,59 @@ class _Exchange:
     runs: list[asyncio.Task[Any]] = field(default_factory=list)
 
 
+class Channel:
+    """A connection of a client on which an answer comes in parts, or a WebSocket. Parts come in their order."""
+
+    def __init__(self, network: "Network", to: str) -> None:
+        self.to = to
+        self._network = network
+        self._parts: asyncio.Queue[Mapping[str, Any] | Exception] = asyncio.Queue()
+        self._said: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
+        self._free_s = 0.0
+        self._is_socket = False
+        self._run: asyncio.Task[None] | None = None
+
+    async def read(self, within_s: float) -> Mapping[str, Any]:
+        """What the broker sends next, as ASGI has it. Raises Refused, Reset, TimeoutError."""
+        async with asyncio.timeout(within_s):
+            part = await self._parts.get()
+        if isinstance(part, Exception):
+            raise part
+        return part
+
+    def say(self, text: str) -> None:
+        """Sends a frame."""
+        self._network.later(self._said.put_nowait, {"type": "websocket.receive", "text": text})
+
+    def leave(self) -> None:
+        """The client has gone."""
+        kind = "websocket.disconnect" if self._is_socket else "http.disconnect"
+        self._network.later(self._said.put_nowait, {"type": kind, "code": 1005})
+
+    def begin(self, life: Life, app: Any, scope: dict[str, Any], body: bytes) -> None:
+        """Begins at the broker: what comes of the application goes to the client."""
+        self._is_socket = scope["type"] == "websocket"
+        self._said.put_nowait(
+            {"type": "websocket.connect"}
+            if self._is_socket
+            else {"type": "http.request", "body": body, "more_body": False}
+        )
+
+        async def send(message: Mapping[str, Any]) -> None:
+            await reach_outside()
+            if self._network.breaks():
+                self.put(Reset(f"{self.to} has reset the connection"))
+            self.put(message)
+
+        self._run = life.start(app(scope, self._said.get, send))
+        self._run.add_done_callback(lambda run: self._network.ended(self, run), context=Context())
+
+    def put(self, part: Mapping[str, Any] | Exception) -> None:
+        """Goes to the client, behind what is on its way."""
+        self._free_s = max(self._free_s, self._network.at_s())
+        self._network.at(self._free_s, self._parts.put_nowait, part)
+
+
 class Network:
     """Brokers listen at URLs; clients and brokers send."""
 
@@ -61,6 +116,7 @@ class Network:
         self._draw = random.Random(f"network {seed}")
         self._listening: dict[str, tuple[Life, Any]] = {}
         self._open: dict[str, dict[int, _Exchange]] = {}  # by URL
+        self._channels: dict[str, list[Channel]] = {}  # by URL
         self._context = Context()
 
     def listen(self, url: str, life: Life, app: Any) -> None:
@@ -74,6 +130,13 @@ class Network:
             del self._listening[url]
         for exchange in self._open.pop(url, {}).values():
             self._later(self._fail, exchange, Reset(f"{url} has reset the connection"))
+        for channel in self._channels.pop(url, []):
+            channel.put(Reset(f"{url} has reset the connection"))
+
+    def busy(self, url: str) -> int:
+        """How many requests and connections of clients are under way at a broker."""
+        exchanges = self._open.get(url, {}).values()
+        return sum(one.sender == CLIENTS for one in exchanges) + len(self._channels.get(url, ()))
 
     async def send(self, sender: str, to: str, request: Request) -> Relayed:
         """Sends a request from a URL, or CLIENTS. Raises Refused, Reset, or waits for ever."""
@@ -84,12 +147,55 @@ class Network:
         weather = self.weather
         if lost >= weather.loses and not self._is_cut(sender, to):
             self._later(self._arrive, exchange, by_s=weather.late_s * late_s if late < weather.delays else 0.0)
-            if twice < weather.repeats and (sender != CLIENTS or "Producer-Id" in request.headers):
+            if twice < weather.repeats and (sender != CLIENTS or _is_idempotent(request)):
                 self._later(self._arrive, exchange, by_s=weather.late_s * late_s)
         try:
             return await exchange.done
         finally:
             self._later(self._hang_up, exchange)
+
+    async def open(self, to: str, request: Request, *, socket: bool = False) -> Channel:
+        """Opens a connection of a client, whose request always arrives."""
+        self.count += 1
+        channel = Channel(self, to)
+        self.later(self._connect, channel, request, socket)
+        return channel
+
+    def later(self, act: Any, *arguments: Any) -> None:
+        """Has something happen after the time of a way."""
+        self._later(act, *arguments)
+
+    def at(self, when_s: float, act: Any, *arguments: Any) -> None:
+        """Has something happen then."""
+        self._loop.call_at(when_s, act, *arguments, context=self._context)
+
+    def at_s(self) -> float:
+        """When something arrives that is sent now."""
+        return self._loop.time() + 0.0001 + 0.0015 * self._draw.random() ** 3
+
+    def breaks(self) -> bool:
+        """Whether a connection that sends something ends instead."""
+        return self.weather.forgets > 0 and self._draw.random() < 0.1 * self.weather.forgets
+
+    def ended(self, channel: Channel, run: asyncio.Task[Any]) -> None:
+        """The broker has done with a connection."""
+        if channel in (there := self._channels.get(channel.to, [])):
+            there.remove(channel)
+            channel.put(Reset(f"{channel.to} has closed the connection"))
+            if not run.cancelled() and (error := run.exception()):
+                raise error
+
+    def _connect(self, channel: Channel, request: Request, socket: bool) -> None:
+        life, app = self._listening.get(channel.to, (None, None))
+        if life is None:
+            channel.put(Refused(errno.ECONNREFUSED, "refused"))
+            return
+        self._channels.setdefault(channel.to, []).append(channel)
+        scope = scope_of(request, channel.to)
+        if socket:
+            scope |= {"type": "websocket", "scheme": "ws", "subprotocols": [], "extensions": {}}
+            del scope["method"]
+        channel.begin(life, app, scope, request.body)
 
     def _is_cut(self, sender: str, to: str) -> bool:
         return (sender, to) in self.weather.cut
@@ -134,14 +240,16 @@ class Network:
         exchange.gone.set()
 
 
-async def answered(
-    app: Any, request: Request, url: str, gone: asyncio.Event, answer: "asyncio.Future[Relayed]"
-) -> None:
-    """Asks an ASGI application as a server does; `gone` is set once the client has gone."""
+def _is_idempotent(request: Request) -> bool:
+    return any(name.lower() == "producer-id" for name in request.headers)
+
+
+def scope_of(request: Request, url: str) -> dict[str, Any]:
+    """A request as ASGI has it."""
     path, _, query = request.path.partition("?")
     host = url.split("//")[1]
     headers = {"host": host, "content-length": str(len(request.body)), **request.headers}
-    scope = {
+    return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
         "http_version": "1.1",
@@ -156,6 +264,13 @@ async def answered(
         "server": (host, 80),
         "state": {},
     }
+
+
+async def answered(
+    app: Any, request: Request, url: str, gone: asyncio.Event, answer: "asyncio.Future[Relayed]"
+) -> None:
+    """Asks an ASGI application as a server does; `gone` is set once the client has gone."""
+    scope = scope_of(request, url)
     sent = False
     head: dict[str, Any] = {}
     body = bytearray()
@@ -178,6 +293,30 @@ async def answered(
                 answer.set_result(Relayed(head["status"], named, bytes(body)))
 
     await app(scope, receive, send)
+
+
+class SimulatedTransport(httpx.AsyncBaseTransport):
+    """The requests of a Python client."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """As httpx has it."""
+        body = await request.aread()
+        timeout_s = request.extensions["timeout"]["read"] or 60.0
+        asked = Request(request.method, request.url.raw_path.decode(), dict(request.headers), body, timeout_s)
+        base = f"{request.url.scheme}://{request.url.netloc.decode()}"
+        try:
+            async with asyncio.timeout(timeout_s):
+                found = await self._network.send(CLIENTS, base, asked)
+        except Refused as error:
+            raise httpx.ConnectError(str(error)) from error
+        except Reset as error:
+            raise httpx.ReadError(str(error)) from error
+        except TimeoutError as error:
+            raise httpx.ReadTimeout(f"{base} does not answer") from error
+        return httpx.Response(found.status, headers=found.headers, stream=httpx.ByteStream(found.body))
 
 
 class SimulatedPeers(Peers):

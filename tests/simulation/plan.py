@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
+from tests.simulation import knobs
 from tests.support.history.judged import RETURNS
 
 BROKERS = 3
@@ -22,6 +23,7 @@ AIMS = (
     *("move.flushed", "move.given", "reshape.commit", "reshape.committed", "reshape.flushed", "reshape.held"),
     *("reshape.replaced", "reshape.resume", "reshape.sealed", "plan.write", "checkpoint.write", "checkpoint.written"),
     *("dispatch.epoch", "dispatch.release", "suspicion.marked", "suspicion.revoked", "change.put", "done.put"),
+    *("disk.write", "disk.sync", "disk.synced", "disk.rename", "disk.remove"),  # the simulation's own
 )
 """The fail points that a broker comes to while it serves, recovers, or changes segments."""
 KINDS = (
@@ -29,8 +31,11 @@ KINDS = (
     *("slow store", "late puts", "lost puts", "store away", "coordination away", "late transactions"),
     *("lost transactions", "slow coordination", "watches", "lease", "clock"),
     *("cut from coordination", "outlawed", "outlawed", *RETURNS[:2]),
+    *("power", "disk errors", "disk full", "slow disk", "restart", "restart"),
 )
-AIMED = ("kill", "kill", "pause", "cut", "lease", "outlawed", "outlawed")
+WORK = ("producer", "worker", "streams", "tail", "seeks", "payloads", "imports", "deletions", "retention")
+"""The clients beside the usual ones. What the last five have done may be lost with coordination."""
+AIMED = ("kill", "kill", "power", "pause", "cut", "lease", "outlawed", "outlawed")
 SHARP = (
     *(("pause", place) for place in ("checkpoint.write", "slot.put", "entry.append", "move.flushed")),
     *(("pause", place) for place in ("commit.durable", "reshape.held", "reshape.sealed")),
@@ -39,7 +44,7 @@ SHARP = (
     *(("outlawed", place) for place in ("slot.put", "commit.append")),
 )
 """Where mutants were not found by other faults (docs/internals/simulation.md)."""
-TAKEN_OVER = ("kill", "pause", "cut from coordination", "lease", "outlawed")
+TAKEN_OVER = ("kill", "power", "pause", "cut from coordination", "lease", "outlawed")
 """The kinds behind which others may take a broker's segments over. Some are followed by one that strikes there."""
 FOLLOWING = (
     *(("pause", place) for place in ("fence.put", "fence.put", "fence.check", "leader.give", "recover.append")),
@@ -77,11 +82,14 @@ class Plan:
     seed: int
     length_s: float = 120.0
     journal: str = "object"
+    machines: int = 1  # with one, brokers reach one another's disks
     knobs: dict[str, Any] = field(default_factory=dict)
     publishers: int = 4
     consumers: tuple[str, ...] = ("ordered", "keyed", "shared")  # a subscription each, by mode
     readers: int = 1
     reshapes: bool = True
+    crew: int = 1  # consumers of a subscription
+    others: tuple[str, ...] = ()  # of world.OTHERS
     calls_per_s: float = 1.0  # of each client
     faults: tuple[Fault, ...] = ()
 
@@ -92,7 +100,8 @@ class Plan:
     def from_json(cls, text: str) -> Self:
         found = json.loads(text)
         faults = tuple(Fault(**one) for one in found.pop("faults"))
-        return cls(**{**found, "consumers": tuple(found["consumers"]), "faults": faults})
+        names = {name: tuple(found.get(name, ())) for name in ("consumers", "others")}
+        return cls(**{**found, **names, "faults": faults})
 
     def summary(self) -> list[str]:
         """The kinds and places of the faults."""
@@ -114,24 +123,19 @@ def draw(
     rng = random.Random(f"plan {seed}")
     goes_back |= rng.random() < 0.25  # acks from around it may be forgotten, so cursors are judged less
     faults = tuple(fault for fault in _faults(rng, length_s, gap_s, goes_back) if fault.kind in kinds)
-    knobs = {
-        "lease_s": rng.choice([3.0, 5.0, 8.0]),
-        "checkpoint_s": rng.choice([1.0, 3.0, 10.0]),
-        "journal_window": rng.choice([1, 2, 4, 8]),
-        "flush_max_age_s": rng.choice([1.0, 3.0, 30.0]),
-        "flush_max_bytes": rng.choice([65_536, 1 << 20]),
-        "publish_timeout_s": 15,
-    }
     return Plan(
         seed,
         length_s,
-        knobs=knobs,
+        knobs=knobs.draw(rng),
         journal=rng.choice(["object", "object", "file"]),
+        machines=rng.choice([1, BROKERS]),
         calls_per_s=rng.choice([0.5, 1.0, 2.0]),
         publishers=rng.randint(2, 6),
         consumers=tuple(rng.sample(("ordered", "keyed", "shared"), rng.randint(1, 3))),
         readers=rng.randint(0, 2),
         reshapes=rng.random() < 0.7,
+        crew=rng.choice([1, 2, 3]),
+        others=tuple(rng.sample(WORK[:4] if goes_back else WORK, rng.choice([0, 1, 2, 3]))),
         faults=faults,
     )
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from seaweedq.coordination.interface import Put
 from seaweedq.errors import CoordinationUnavailable, StoreUnavailable
 from tests.simulation.backends import CoordinationServer, SimulatedCoordination, SimulatedStore, StoreServer
 from tests.simulation.cluster import LifeClock
+from tests.simulation.disks import DiskMachine, DiskTrouble, LifeDisk
 from tests.simulation.loop import Life, LivesLoop
 from tests.simulation.network import CLIENTS, Network, Refused, Reset
 from tests.simulation.plan import KINDS, Fault, Plan, draw, shrunk
@@ -179,6 +181,59 @@ def test_a_put_lands_though_its_life_is_dead_or_has_given_up() -> None:
         server.trouble.forgets, server.trouble.away = 0.0, True
         with pytest.raises(StoreUnavailable):
             await store.read("late")
+
+    simulated(work)
+
+
+def test_a_machine_that_loses_its_power_keeps_what_was_synced() -> None:
+    async def work(loop: LivesLoop) -> None:
+        kept, lost = set[bytes](), set[bool]()
+        for seed in range(30):
+            machine, life, folder = DiskMachine(seed, 0), Life("b0"), Path("/d")
+            disk = LifeDisk(machine, life)
+            disk.make_folder(folder)
+            fd = disk.create(folder / "a")
+            disk.write_all(fd, [bytes(700)])
+            disk.sync(fd)
+            disk.sync_folder(folder)
+            disk.write_all(fd, [b"x" * 700])
+            disk.rename(folder / "a", folder / "b")
+            assert disk.lock(folder / "lock") is not None
+            machine.lose_power()
+            with pytest.raises(OSError, match="died"):
+                disk.sync(fd)
+            after = LifeDisk(machine, Life("b0"))
+            assert after.lock(folder / "lock") is not None
+            name = "b" if "b" in after.names(folder) else "a"
+            content = after.read(folder / name, 2000)
+            assert content[:700] == bytes(700)
+            kept.add(content[700:])
+            lost.add(name == "a")
+        assert {b"", b"x" * 700} < kept  # and those that are torn
+        assert lost == {False, True}
+
+    simulated(work)
+
+
+def test_what_a_failed_sync_has_dropped_is_not_durable_behind_the_next() -> None:
+    async def work(loop: LivesLoop) -> None:
+        found = set[bytes]()
+        for seed in range(30):
+            machine = DiskMachine(seed, 0)
+            disk = LifeDisk(machine, Life("b0"))
+            fd = disk.create(Path("/a"))
+            disk.sync_folder(Path("/"))
+            disk.write_all(fd, [b"x"])
+            machine.trouble.fails_sync = 1.0
+            with pytest.raises(OSError, match="a sync failed"):
+                disk.sync(fd)
+            machine.trouble = DiskTrouble(full=True)
+            with pytest.raises(OSError, match="no space"):
+                disk.write_all(fd, [b"yy"])
+            disk.sync(fd)
+            machine.lose_power()
+            found.add(LifeDisk(machine, Life("b0")).read(Path("/a"), 10)[:1])
+        assert found == {b"\0", b"x"}
 
     simulated(work)
 

@@ -48,9 +48,9 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         """Runs the function at once, in this thread; its future ends in a later turn, as with a thread."""
         done = self.create_future()
         try:
-            self.call_soon(_settle, done, func(*args), None)
+            self.call_soon(settle, done, func(*args), None)
         except Exception as error:
-            self.call_soon(_settle, done, None, error)
+            self.call_soon(settle, done, None, error)
         return done
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
@@ -59,7 +59,8 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return super().call_soon_threadsafe(callback, *args, context=context)
 
 
-def _settle(done: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+def settle(done: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    """Ends the future of a call that was run."""
     if error:
         fail(done, error)
     else:

@@ -24,7 +24,7 @@ def over_http(url: str) -> list[Row]:
 
 def dead_letters(url: str, topic: str) -> list[Letter]:
     """Every dead letter of a topic for them."""
-    return [_letter(one) for one in messages(url, topic)]
+    return [letter(one) for one in messages(url, topic)]
 
 
 def messages(url: str, topic: str) -> list[Any]:
@@ -59,7 +59,8 @@ def _segment(http: httpx.Client, topic: str, segment: int) -> list[Any]:
         offset = page["next_offset"]
 
 
-def _letter(message: Any) -> Letter:
+def letter(message: Any) -> Letter:
+    """A dead letter, as it was read."""
     headers = message["headers"]
     segment, offset = map(int, headers["dead-letter-id"].split("-"))
     assert headers["dead-letter-topic"] == TOPIC, headers

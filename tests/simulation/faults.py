@@ -1,0 +1,183 @@
+"""The faults of a run: each comes at its time or at its fail point, lasts, and is taken back."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Put
+from seaweedq.coordination.records import RevocationRecord
+from seaweedq.coordination.versioned import Versioned
+from tests.simulation.backends import Trouble
+from tests.simulation.clients import Story
+from tests.simulation.cluster import Cluster, Process
+from tests.simulation.disks import DiskTrouble
+from tests.simulation.network import Weather
+from tests.simulation.plan import BROKERS, Fault
+from tests.simulation.returns import Operator
+from tests.support.brokers import inside
+from tests.support.history.judged import RETURNS
+
+
+class Faults:
+    """What carries out a plan's faults. `counts` has those that took effect, by kind."""
+
+    def __init__(self, cluster: Cluster, story: Story, operator: Operator) -> None:
+        self.counts: dict[str, int] = {}
+        self.came: set[Fault] = set()
+        self._cluster = cluster
+        self._operator = operator
+        self._story = story
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def begin(self, faults: Sequence[Fault]) -> None:
+        """Begins to wait for all of them, from now on."""
+        began_s = self._cluster.loop.time()
+        outside = self._cluster.loop.outside
+        self._tasks = [outside.start(self._commit(fault, began_s)) for fault in faults]
+
+    def heal(self) -> None:
+        """Ends all faults."""
+        cluster = self._cluster
+        for task in self._tasks:
+            task.cancel()
+        cluster.planted.clear()
+        cluster.network.weather = Weather()
+        cluster.store.trouble = Trouble()
+        cluster.coordination.trouble = Trouble()
+        for disk in cluster.disks:
+            disk.trouble = DiskTrouble()
+        for number, process in cluster.processes.items():
+            cluster.again(number)
+            for part in filter(None, (process.life, process.renewing)):
+                part.go_on()
+            if process.coordination:
+                process.coordination.join()
+
+    async def _commit(self, fault: Fault, began_s: float) -> None:
+        """Has a fault come, and go."""
+        await asyncio.sleep(max(0.0, began_s + fault.at_s - self._cluster.loop.time()))
+        if not fault.place:
+            await self._hit(fault, fault.broker)
+            return
+        come: asyncio.Future[int] = self._cluster.loop.create_future()
+        left = fault.turn
+        planted = [fault.broker] if fault.broker >= 0 else list(range(BROKERS))
+
+        def reached(number: int) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0 and not come.done():
+                come.set_result(number)
+                for each in planted:
+                    self._cluster.planted.pop((each, fault.place), None)
+                self._strike(fault, number)
+
+        for number in planted:
+            self._cluster.planted.setdefault((number, fault.place), lambda number=number: reached(number))
+        hit = await come
+        await self._hit(fault, hit)
+
+    def _strike(self, fault: Fault, number: int) -> None:
+        """What has to happen at the very step at which a fail point is reached."""
+        life = self._cluster.processes[number].life
+        if fault.kind == "kill":
+            life.die()
+        elif fault.kind == "power":
+            self._cluster.disk(number).lose_power()
+        elif fault.kind == "pause":
+            life.pause()
+
+    async def _hit(self, fault: Fault, number: int) -> None:
+        """Does it, waits, and takes it back."""
+        self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
+        self.came.add(fault)
+        lines = [{"note": fault.kind, "broker": f"b{number}"}]
+        call = self._story.invoke("nemesis", "fault", lines)
+        where = f" at {fault.place}" if fault.place else ""
+        self._cluster.tell(f"{fault.kind} of b{number}{where}, for {fault.for_s:.3f} s")
+        undo = self._begin(fault, self._cluster.processes[number])
+        await asyncio.sleep(fault.for_s)
+        undo()
+        self._cluster.tell(f"{fault.kind} of b{number} is over")
+        self._story.told("nemesis", "fault", "ok", call, lines)
+
+    def _begin(self, fault: Fault, process: Process) -> Callable[[], object]:
+        """Begins a fault; what takes it back."""
+        cluster, kind, amount, number = self._cluster, fault.kind, fault.amount, process.number
+        weather, store, coordination = cluster.network.weather, cluster.store.trouble, cluster.coordination.trouble
+        disk = cluster.disk(number).trouble
+        others = [f"http://b{n}" for n in range(BROKERS) if n != number]
+        if kind == "kill":
+            process.life.die()
+            return lambda: cluster.again(number)
+        if kind == "restart":
+            process.leaving.set()
+            return lambda: cluster.again(number)
+        if kind == "power":
+            cluster.disk(number).lose_power()
+            fellows = [other for other in cluster.processes if cluster.disk(other) is cluster.disk(number)]
+            return lambda: [cluster.again(fellow) for fellow in fellows]
+        if kind in ("pause", "stall", "mute"):
+            parts = [part for part in (process.life, process.renewing) if part]
+            stands = {"pause": parts, "stall": parts[:1], "mute": parts[1:]}[kind]
+            for part in stands:
+                part.pause()
+            return lambda: [part.go_on() for part in stands]
+        if kind in ("cut", "cut one way"):
+            pairs = {(process.url, other) for other in others}
+            if kind == "cut":
+                pairs |= {(other, process.url) for other in others}
+            weather.cut |= pairs
+            return lambda: weather.cut.difference_update(pairs)
+        if kind in ("cut from coordination", "outlawed"):
+            reached = process.coordination
+            assert reached
+            reached.is_cut = True
+            if kind == "outlawed":
+                self._end_lease(process)
+            return reached.join
+        if kind == "lease":
+            self._end_lease(process)
+            return _nothing
+        if kind in RETURNS:
+            return self._operator.begin(kind, cluster.coordination.records)
+        if kind == "clock":
+            process.clock.wrong_us += int((amount - 0.5) * 240e6)
+            return _nothing
+        changes: dict[str, tuple[Any, dict[str, Any]]] = {
+            "loss": (weather, {"loses": 0.3 * amount, "forgets": 0.3 * amount}),
+            "late calls": (weather, {"delays": 0.3 * amount}),
+            "repeats": (weather, {"repeats": 0.5 * amount}),
+            "slow store": (store, {"slow_s": 2 * amount}),
+            "late puts": (store, {"defers": 0.5 * amount}),
+            "lost puts": (store, {"forgets": 0.5 * amount, "refuses": 0.3 * amount}),
+            "store away": (store, {"away": True}),
+            "coordination away": (coordination, {"away": True}),
+            "late transactions": (coordination, {"defers": 0.3 * amount, "late_s": 15.0}),
+            "lost transactions": (coordination, {"forgets": 0.3 * amount, "refuses": 0.2 * amount}),
+            "slow coordination": (coordination, {"slow_s": amount}),
+            "watches": (coordination, {"breaks": 0.5 * amount}),
+            "disk errors": (disk, {"fails": 0.3 * amount, "fails_sync": 0.3 * amount}),
+            "disk full": (disk, {"full": True}),
+            "slow disk": (disk, {"slow_s": 2 * amount}),
+        }
+        of, changed = changes[kind]
+        before = type(of)()
+        for name, value in changed.items():
+            setattr(of, name, value)
+        return lambda: [setattr(of, name, getattr(before, name)) for name in changed]
+
+    def _end_lease(self, process: Process) -> None:
+        """Ends a broker's lease as others do who suspect it (broker/cluster/revoker): its revocation comes before."""
+        if process.is_ready and process.broker:
+            membership, server = inside.membership(process.broker), self._cluster.coordination
+            lease_s = process.broker.process.settings.lease_s
+            record = keys.REVOCATIONS.encode(Versioned.new(RevocationRecord("", (), lease_s)))
+            server.engine.commit([], [Put(keys.REVOCATIONS.key(membership.broker), record)])
+            server.engine.revoke(membership.lease)
+            server.changed()
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,148 @@
+"""What is judged at the end of a run: answers, the history, what is read, what is stored, and what is left."""
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from seaweedq.cli.verify_run import Audit
+from seaweedq.coordination import keys
+from seaweedq.errors import SeaweedqError
+from seaweedq.journal.object_format import done_name
+from tests.simulation.clients import TOPIC, Client
+from tests.simulation.cluster import Cluster
+from tests.simulation.network import Refused
+from tests.support.brokers import inside
+from tests.support.chaos.leaks import MOST_BYTES
+from tests.support.history.final_read import letter
+from tests.support.history.history import Letter, Row, row
+from tests.support.history.judged import Segment
+
+HEAL_S = 60.0
+COLUMNS = ["_offset", "_key", "value"]
+
+
+class Reading:
+    """What a topic holds at last, as soon as it can be read."""
+
+    def __init__(self, admin: Client, cluster: Cluster) -> None:
+        self._admin = admin
+        self._cluster = cluster
+
+    async def insist(self, method: str, path: str, content: str = "", topic: str = TOPIC) -> Any:
+        """An answer, within HEAL_S."""
+        end_s = self._cluster.loop.time() + HEAL_S
+        while True:
+            try:
+                found = await self._admin.ask(method, path, content, topic=topic, allowed=(404,))
+            except Refused:
+                found = None
+            if found is not None:
+                return found
+            assert self._cluster.loop.time() < end_s, f"{method} {topic}{path} is not answered"
+
+    async def segments(self) -> list[dict[str, Any]]:
+        """All of them."""
+        return [*(await self.insist("GET", "/segments"))["segments"]]
+
+    async def rows(self) -> list[Row]:
+        """All messages."""
+        return [row(m["segment"], m["offset"], m["key"], m["value"]) for m in await self._messages(TOPIC)]
+
+    async def letters(self, topics: Sequence[str]) -> list[Letter]:
+        """All dead letters."""
+        return [letter(m) for topic in topics for m in await self._messages(topic)]
+
+    async def _messages(self, topic: str) -> list[Any]:
+        found: list[Any] = []
+        segments = (await self.insist("GET", "/segments", topic=topic)).get("segments", ())
+        for segment in segments:
+            offset = 0
+            while True:
+                path = f"/segments/{segment['id']}/messages?offset={offset}&limit=2000"
+                page = await self.insist("GET", path, topic=topic)
+                found += page["messages"]
+                if not page["messages"]:
+                    break
+                offset = page["next_offset"]
+        return found
+
+    def in_files(self) -> list[Row]:
+        """The rows of the topic's files."""
+        rows: list[Row] = []
+        for name, data in sorted(self._cluster.store.memory.objects.items()):
+            if name.startswith(f"topics/{TOPIC}/") and name.endswith(".parquet"):
+                table = pq.read_table(io.BytesIO(data), columns=COLUMNS)
+                segment = int(name.split("segment=")[1].split("/")[0])
+                rows += [row(segment, r["_offset"], r["_key"], json.loads(r["value"])) for r in table.to_pylist()]
+        return rows
+
+
+def as_segments(found: Sequence[dict[str, Any]]) -> dict[int, Segment]:
+    """The map of segments."""
+    return {
+        one["id"]: Segment(
+            *(one["low"], one["high"], tuple(one["predecessors"]), tuple(one["successors"])),
+            one["end_offset"] if one["state"] == "sealed" else None,
+        )
+        for one in found
+    }
+
+
+def held(cluster: Cluster) -> Iterator[str]:
+    """What ready brokers hold, though no client is there any more (rule 19)."""
+    for process in cluster.ready:
+        assert process.broker
+        budget = inside.budget(process.broker)
+        for name in ("requests", "incomplete", "decoding", "answers", "recovering"):
+            most = MOST_BYTES if name == "requests" else 0
+            if (size := getattr(budget, name)) > most:
+                yield f"{process.life.name} holds {size} bytes of {name}"
+    for url in sorted({process.url for process in cluster.processes.values()}):
+        if count := cluster.network.busy(url):
+            yield f"{count} requests are under way at {url}"
+
+
+def left(cluster: Cluster) -> Iterator[str]:
+    """What is left once everybody has left in peace."""
+    there = {name: [key for key in cluster.coordination.keys if key.startswith(kind.prefix())] for name, kind in KINDS}
+    yield from (f"{name} of nobody: {found}" for name, found in there.items() if found)
+    for process in cluster.processes.values():
+        for life in (process.life, *process.life.parts):
+            tasks = sorted(task.get_name() for task in life.tasks if not task.done())
+            if tasks and not life.is_dead:
+                yield f"{life.name} has left, and has tasks: {tasks}"
+    for number, disk in enumerate(cluster.disks):
+        if disk.locked or disk.open:
+            yield f"disk {number} has locks {[*disk.locked]} and {len(disk.open)} open files"
+        if files := [str(path) for path in disk.files if path.suffix == ".journal"]:
+            yield f"disk {number} has the journal files {files}, and all was flushed"
+    objects = cluster.store.memory.objects
+    journals = sorted({name.split("/")[1] for name in objects if name.startswith("_journals/")})
+    if needed := [broker for broker in journals if done_name(broker) not in objects]:  # the others will be swept
+        yield f"the store has slots of the journals {needed}, which are not done, and all was flushed"
+
+
+KINDS = (("brokers", keys.BROKERS), ("journals", keys.JOURNALS))
+
+
+def unsound(cluster: Cluster, folder: Path) -> Iterator[str]:
+    """What `seaweedq verify` finds in what is stored. Runs a loop of its own."""
+    topics = set()
+    for name, data in cluster.store.memory.objects.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        if name.startswith("topics/"):
+            topics.add(name.split("/")[1])
+    for topic in sorted(topics):
+        audit = Audit(topic, None, f"file://{folder}", 1)
+        try:
+            for _ in audit.run():
+                pass
+        except (SeaweedqError, OSError, ValueError) as error:
+            yield f"verify {topic}: {error!r}"
+        yield from (f"verify {topic}: {one.where}: {one.what}" for one in audit.findings)
