@@ -112,7 +112,7 @@ def left(cluster: Cluster) -> Iterator[str]:
     yield from (f"{name} of nobody: {found}" for name, found in there.items() if found)
     for process in cluster.processes.values():
         for life in (process.life, *process.life.parts):
-            tasks = sorted(task.get_name() for task in life.tasks if not task.done())
+            tasks = sorted(f"{task.get_name()}: {task.get_coro()}" for task in life.tasks if not task.done())
             if tasks and not life.is_dead:
                 yield f"{life.name} has left, and has tasks: {tasks}"
     for number, disk in enumerate(cluster.disks):

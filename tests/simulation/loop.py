@@ -140,7 +140,7 @@ class LivesLoop(SimulatedLoop):
         return self.call_soon(callback, *args, context=context)
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
-        is_outside = (context.get(_life) if context else _life.get()) is self.outside
+        is_outside = (context.get(_life) if context is not None else _life.get()) is self.outside
         tie_s = 0.0 if is_outside else self._draw.random() * TIE_S
         timer = _Timer(when + tie_s, callback, args, self, context)
         heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
@@ -187,7 +187,7 @@ class LivesLoop(SimulatedLoop):
 def _task(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
     task = asyncio.Task(coro, loop=loop, **options)
     context = options.get("context")
-    life = context.get(_life) if context else _life.get()
+    life = context.get(_life) if context is not None else _life.get()
     if life:
         life.tasks.add(task)
     return task
