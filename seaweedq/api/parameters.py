@@ -139,7 +139,7 @@ def moment(time_us: int) -> datetime:
 def show_differences(differences: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns the `current` and the `requested` value of each field; of objects, of each member that differs."""
     each = (pair for field, one in differences.items() for pair in _apart(field, one["current"], one["requested"]))
-    return ", ".join(f"{field} is {_shown(old)} and the request says {_shown(new)}" for field, old, new in each)
+    return ", ".join(f"{field} is {_shown(old)}, but the request has {_shown(new)}" for field, old, new in each)
 
 
 def _apart(field: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -291,4 +291,4 @@ class Refusals:
             self._logged[reason] = now_s, self.counts[reason]
             between = self.counts[reason] - count - 1
             told = self._masked(detail)
-            logger.warning("refused for %s: %s (%d more since the last such line)", reason, told, between)
+            logger.warning("request refused (%s): %s (%d more since the last such line)", reason, told, between)

@@ -160,7 +160,7 @@ class Backups:
                 return
             if damaged:
                 await self._store.delete(name)
-        raise StoreUnavailable(f"{name} is in the store, and cannot be read")
+        raise StoreUnavailable(f"{name} is in the store, but cannot be read")
 
     def _check_same(self, there: AdminChange, writes: Sequence[Write], name: str) -> None:
         """Checks that an object has these writes. Raises Fenced if it has another one: coordination has given its
@@ -203,7 +203,7 @@ class Backups:
         except FileNotFoundError:
             return None
         except Damaged as error:
-            logger.error("a backup of coordination is not used: %s", error)
+            logger.error("ignoring a backup of coordination: %s", error)
             damaged.append(name)
             return None
 

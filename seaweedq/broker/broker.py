@@ -224,7 +224,11 @@ class Broker:
         except UnfitStore as error:
             if not await self._look().signs():
                 raise
-            logger.warning("a rebuild has begun meanwhile, or a sign has come: looking again: %s", error)
+            logger.warning(
+                "a rebuild has started meanwhile, or another sign of lost coordination has appeared; checking "
+                "again: %s",
+                error,
+            )
             self.lost.set()  # the next life waits
             return
         self._following = Following(context)
@@ -562,7 +566,7 @@ class Broker:
         try:
             await work
         except Exception:
-            logger.exception("a step of the stop failed; the next one follows")
+            logger.exception("a shutdown step failed; continuing with the next one")
 
     def _topic_closed(self, topic: Topic) -> None:
         """Listens to the catalog: the topic is being deleted, or gone."""

@@ -69,7 +69,7 @@ class Readiness:
         """Raises NotReady, Restored unless new clients may come."""
         self.check_ready()
         if self.draining or self.leaving:
-            raise NotReady("the broker is draining" if self.draining else "the broker stops soon")
+            raise NotReady("the broker is draining" if self.draining else "the broker is about to stop")
 
     def check_joined(self) -> None:
         """Raises NotReady, Restored unless other brokers can talk to this one."""

@@ -184,7 +184,7 @@ async def test_a_look_that_fails_is_not_the_last(sampled, monkeypatch, caplog):
     while len(looks) < 3:
         await asyncio.sleep(0.001)
     task.cancel()
-    assert "loads were not looked at" in caplog.text
+    assert "loads could not be checked" in caplog.text
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def test_brokers_and_level_of_a_real_one(real_broker: BrokerProcess) -> None:
     assert told["brokers"][0]["id"] == row[0]
     assert run("cluster", "level", "--url", real_broker.url) == f"the cluster has level {HIGHEST}\n"
     assert run("cluster", "--url", real_broker.url, "level", str(HIGHEST)) == f"the cluster has level {HIGHEST}\n"
-    assert f"level {HIGHEST + 1} is not read by these brokers" in refused(HIGHEST + 1, real_broker)
+    assert f"the brokers that left these journals, cannot read level {HIGHEST + 1}: " in refused(HIGHEST + 1, real_broker)
 
 
 @pytest.mark.process

@@ -94,7 +94,7 @@ class PeerRequests:
         clients that has no place there; PeerRefused as `is_authenticated`."""
         if request.at_peer_port:
             if not (request.path.startswith(PEER_PREFIX) or self.is_authenticated(request)):
-                raise RouteNotFound("this port is for brokers of the cluster; clients have another one")
+                raise RouteNotFound("this port is only for the cluster's brokers; clients must use another port")
         elif self._verifier.is_apart and request.path.startswith(PEER_PREFIX):
             if _HELLO in request.headers:  # refused as stamps are, so that its sender looks for the other port
                 raise self._noted(_elsewhere(), request)
@@ -162,7 +162,7 @@ def relayed_caller(request: Request) -> Caller:
     try:
         named = _CALLER_HEADER.decode(text)
     except msgspec.DecodeError:
-        raise Forbidden(f"the header {CALLER_HEADER} of another broker cannot be read") from None
+        raise Forbidden(f"another broker sent a header {CALLER_HEADER} that cannot be read") from None
     return Caller(named.principal, named.token, (EVERYTHING,), named.expires_us, uid=named.uid)
 
 
@@ -304,7 +304,7 @@ class Authentication:
             if not judge(now, action, resource):
                 raise forbidden(action, resource) from None
             raise NotReady(
-                "this broker did not know which tokens count: its lease had expired, or its clock was set back"
+                "this broker cannot tell which tokens are valid: its lease expired, or its clock was set back"
             ) from None
 
 

@@ -102,7 +102,7 @@ def check_raw_path(request: Request) -> None:
     path, method = raw.decode("latin-1"), "" if request.is_socket else request.method
     if "%2f" in path.lower():
         raise RouteNotFound(
-            f"there is no route {method} {path[:SHOWN_PATH]}: no name has a slash, not an encoded one either"
+            f"there is no route {method} {path[:SHOWN_PATH]}: names cannot contain a slash, not even an encoded one"
         )
     if request.path.startswith(INTERNAL):
         raise RouteNotFound(f"there is no route {method} {path[:SHOWN_PATH]}; see /docs")
@@ -144,7 +144,7 @@ class HostRules:
         name = place[0] if place else ""
         if host and not (name and (self._any or name in self._own or self._is_named(name) or _is_address(name))):
             raise WrongHost(
-                f"this broker does not answer to the host {host[:SHOWN]!r}; its administrator can add the name to the "
+                f"this broker does not serve the host {host[:SHOWN]!r}; its administrator can add the name to the "
                 "setting allowed_hosts",
                 host=host[:SHOWN],
                 setting="allowed_hosts",
@@ -155,7 +155,7 @@ class HostRules:
     def _check_origin(self, sent: bytes | None, host: bytes, request: Request) -> None:
         if sent is None:
             if request.method not in ("GET", "HEAD") or not request.path.endswith(SIGNED):
-                raise ForeignOrigin("a page of another site, or of another port, must not send this request")
+                raise ForeignOrigin("a page from another site or another port must not send this request")
             return
         if self._cors.allow(sent):
             return
@@ -165,8 +165,8 @@ class HostRules:
         theirs, ours = _place(rest, port), _place(host.decode("latin-1"), port)
         if theirs is None or (theirs != ours and not self._is_named(theirs[0])):
             raise ForeignOrigin(
-                f"a page of {origin[:SHOWN]!r} must not send this request; the administrator can add its name to the "
-                "setting allowed_hosts",
+                f"a page from {origin[:SHOWN]!r} must not send this request; the administrator can add its host to "
+                "the setting allowed_hosts",
                 origin=origin[:SHOWN],
                 setting="allowed_hosts",
             )

@@ -209,7 +209,9 @@ def parse_range(text: str | None, size: int) -> tuple[int, int] | None:
 
 
 def _beyond(text: str | None, size: int) -> OffsetOutOfRange:
-    return OffsetOutOfRange(f"the range {(text or '')[:100]!r} has no byte of an object of {size} bytes", size=size)
+    return OffsetOutOfRange(
+        f"the range {(text or '')[:100]!r} contains no byte of an object of {size} bytes", size=size
+    )
 
 
 async def send_object(stored: StoredObject, request: Request, out: Send, stall_s: float) -> Answer | None:
@@ -241,7 +243,7 @@ async def send_object(stored: StoredObject, request: Request, out: Send, stall_s
         try:
             await _send_chunks(out, first, chunks, watcher, stall_s)
         except (SeaweedqError, FileNotFoundError, TimeoutError) as error:  # the server closes an incomplete answer
-            logger.warning("a payload was cut off while it was sent: %s", str(error) or type(error).__name__)
+            logger.warning("sending a payload was interrupted: %s", str(error) or type(error).__name__)
         finally:
             watcher.cancel()
     return None

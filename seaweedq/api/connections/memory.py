@@ -147,7 +147,7 @@ class IncompleteBodies:
                 held, limit = self._budget.incomplete, self._budget.limit_bytes
                 self.release(body)
                 raise Overloaded(
-                    f"requests that are still coming hold {held} bytes and may hold {self.limit_bytes} of "
+                    f"requests that are still arriving hold {held} bytes, and may hold {self.limit_bytes} of "
                     f"memory_budget_bytes={limit}; try again",
                     budget_bytes=limit,
                 )
@@ -201,8 +201,8 @@ class FairMemory:
     def refusal(self, key: str | None, size: int) -> Overloaded:
         """Returns the error for bytes without room."""
         return Overloaded(
-            f"requests of the same principal hold {self.held(key)} bytes, and {size} more would be over half of what "
-            f"is free of memory_budget_bytes={self._budget.limit_bytes}; try again",
+            f"requests of this principal hold {self.held(key)} bytes, and {size} more would exceed half of what is "
+            f"free of memory_budget_bytes={self._budget.limit_bytes}; try again",
             budget_bytes=self._budget.limit_bytes,
         )
 

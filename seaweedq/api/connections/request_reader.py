@@ -240,7 +240,7 @@ class RequestReader:
         needed = SAME_SIZE * len(content) + MEMBER_BYTES * (content.count(b":") + content.count(b","))
         if needed > self.budget.limit_bytes:
             raise RequestTooLarge(
-                f"to decode the body needs {needed} bytes, over memory_budget_bytes={self.budget.limit_bytes}; "
+                f"decoding the body needs {needed} bytes, more than memory_budget_bytes={self.budget.limit_bytes}; "
                 "split it into smaller requests",
                 limit_bytes=self.budget.limit_bytes,
             )

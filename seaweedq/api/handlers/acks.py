@@ -178,11 +178,11 @@ class Acks:
         """Returns the answer to a request about messages, of the dispatcher."""
         calls = self.calls
         if wanted.ids is None and wanted.lease is None:
-            raise InvalidRequest("ids and lease are both left out; name one of them, or both", field="ids")
+            raise InvalidRequest("the request has neither ids nor lease; it needs one of them, or both", field="ids")
         if isinstance(wanted, NackRequest) and not wanted.attempted and (wanted.delay_s or wanted.reject):
             other = "reject" if wanted.reject else "delay_s"
             raise InvalidRequest(
-                f"attempted is false beside {other}: what nobody has tried to handle comes again at once",
+                f"attempted=false cannot be combined with {other}: such messages are redelivered immediately",
                 field="attempted",
             )
 

@@ -213,6 +213,6 @@ class Internal:
             await catalog.refresh(call.topic)
             found = catalog.get(call.topic)
         if found is None or found.record.incarnation != call.incarnation:
-            raise NotOwner(f"this broker does not know that topic {call.topic!r}")
+            raise NotOwner(f"this broker knows no such topic {call.topic!r}")
         catalog.check(found)
         return found

@@ -319,7 +319,7 @@ def _check_format(layout: Layout, stated: str | None) -> None:
     own = layout.format.value
     if stated is not None and stated != own:
         raise InvalidRequest(
-            f"the topic has the format {own}, or would be created with it; the request is for {stated[:20]!r}",
+            f"the topic has the format {own} (or would be created with it), but the request asks for {stated[:20]!r}",
             field="format",
             value=stated[:20],
         )

@@ -65,7 +65,7 @@ def wants_arrow(request: Request) -> bool:
         return True
     if not request.accepts(JSON):
         raise NotAcceptable(
-            f"a pull is answered as {JSON} or {ARROW}; the request accepts {accepted[:SHOWN].decode('latin-1')!r}",
+            f"pulls are answered as {JSON} or {ARROW}; the request accepts {accepted[:SHOWN].decode('latin-1')!r}",
             supported=[JSON, ARROW],
         )
     return False

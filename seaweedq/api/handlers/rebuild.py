@@ -116,9 +116,11 @@ async def rebuild(
     """
     waiting = parts.broker.waiting
     if waiting is None and not wanted.dry_run and await parts.broker.begin_to_wait():
-        raise RebuildConflict("topics wait for a rebuild: all brokers stop to serve now, for it. Ask again in a moment")
+        raise RebuildConflict("topics wait for a rebuild, so all brokers now stop serving. Try again in a moment")
     if waiting is None:
-        raise RebuildConflict("this broker serves, or starts: it has seen no sign that coordination went back")
+        raise RebuildConflict(
+            "this broker is serving or starting: it has no sign that coordination was lost or restored"
+        )
     wish = Wish(frozenset(wanted.without_journals), wanted.without_tokens)
     report = await (waiting.propose(wish) if wanted.dry_run else waiting.rebuild(wish))
     return json_answer(_answer(report))

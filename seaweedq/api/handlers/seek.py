@@ -135,7 +135,7 @@ def _place_of(to: Literal["latest", "earliest"] | SeekTo) -> SeekPlace:
     if not isinstance(to, SeekTo):
         return to
     if (to.timestamp is UNSET) == (to.offsets is UNSET):
-        raise InvalidRequest("to has both timestamp and offsets, or neither; it needs one of them", field="to")
+        raise InvalidRequest("to must have exactly one of timestamp and offsets", field="to")
     if to.offsets is not UNSET:
         return AtOffsets(to.offsets)
     assert to.timestamp is not UNSET

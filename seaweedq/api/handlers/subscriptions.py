@@ -358,7 +358,9 @@ def _place(text: str) -> tuple[str, int, str]:
         place = topic, int(incarnation), name
         keys.SUBSCRIPTIONS.key(*place)
     except ValueError:
-        raise InvalidRequest(f"page_token is {text[:100]!r}, not one of a page before", field="page_token") from None
+        raise InvalidRequest(
+            f"page_token is {text[:100]!r}; it must be the next_page_token of an earlier page", field="page_token"
+        ) from None
     return place
 
 

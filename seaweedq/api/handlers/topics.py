@@ -223,7 +223,9 @@ def changed_config(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
     replace = msgspec.structs.replace
     if wanted.ndjson == "bare" and config.format == "bytes":
         raise InvalidRequest(
-            "ndjson is bare, but bare lines are JSON values, and a bytes topic has none", field="ndjson", value="bare"
+            "ndjson is bare, but bare lines are JSON values, which a bytes topic cannot hold",
+            field="ndjson",
+            value="bare",
         )
     ndjson: Literal["bare"] | UnsetType = "bare" if wanted.ndjson == "bare" else UNSET
     return replace(
@@ -550,9 +552,7 @@ async def change_topic(
     if dry_run:
         named = [name for name in wanted.__struct_fields__ if getattr(wanted, name) is not UNSET]
         if others := [name for name in named if name != "retention"]:
-            raise InvalidRequest(
-                f"dry_run counts what retention takes, and nothing of {', '.join(others)}", field=others[0]
-            )
+            raise InvalidRequest(f"dry_run previews only retention; leave out {', '.join(others)}", field=others[0])
         policy = changed_config(found.record.config, wanted).retention
         flushed = {number: one.flushed for number, one in (await services.positions.positions(found)).items()}
         taken = await services.files.preview(found, policy, flushed, services.reader.clock.now_us())

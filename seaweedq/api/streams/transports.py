@@ -75,7 +75,7 @@ class EventId:
         found = _ID.fullmatch(text)
         if found is None:
             raise InvalidPositions(
-                f"{text[:SHOWN]!r} is no id of an event, which has the name of a lease, a dot and a number",
+                f"{text[:SHOWN]!r} is not an event id, which consists of a lease name, a dot and a number",
                 value=text[:SHOWN],
             )
         segment, offset = divmod(int(found["n"]), SEGMENT_STEP)
@@ -252,4 +252,4 @@ async def nothing_to_say(text: str | None) -> bytes:
         msgspec.json.decode(text or "", type=msgspec.Raw)
     except (msgspec.DecodeError, RecursionError) as error:
         raise UnreadableBody(f"the message is {in_words(error)}") from None
-    raise InvalidRequest("the stream of a topic takes no messages; a subscription does")
+    raise InvalidRequest("a topic's stream accepts no messages; a subscription's stream does")

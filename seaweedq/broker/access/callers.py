@@ -96,7 +96,7 @@ class AdminToken:
             self._read(self._path, seen)
         except (OSError, ValueError) as error:
             if self._digest is not None:
-                logger.warning("admin_token_file cannot be used any more, its token has ended: %s", error)
+                logger.warning("admin_token_file can no longer be used, so its token is no longer valid: %s", error)
             self._digest = self._seen = None
         return self._digest != before
 

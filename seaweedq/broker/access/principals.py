@@ -81,10 +81,10 @@ class Principals:
         InvalidRequest, NeedsNewerBroker, Unavailable."""
         if name == ADMIN:
             raise InvalidRequest(
-                f"the principal {ADMIN!r} is that of admin_token_file; choose another name", field="principal"
+                f"the principal {ADMIN!r} belongs to admin_token_file; choose another name", field="principal"
             )
         if name == DEFAULT and (grants or disabled):
-            raise InvalidRequest(f"{DEFAULT!r} is no principal: it has limits, and nothing else", field="principal")
+            raise InvalidRequest(f"{DEFAULT!r} is not a principal: it has only limits", field="principal")
         key = keys.PRINCIPALS.key(name)
         for _ in range(TRIES):
             there = await self._coordination.get(key)
@@ -146,7 +146,7 @@ class Principals:
         """Raises Forbidden if a caller may not see or revoke a token, whether or not it exists."""
         if not self.may_see(caller, token):
             raise Forbidden(
-                f"this needs the right to {Action.ACCESS}, or the token from which it came",
+                f"the request needs the right {Action.ACCESS}, or the token that issued this one",
                 action=str(Action.ACCESS),
                 resource="cluster",
             )
@@ -180,9 +180,11 @@ class Principals:
         if caller.principal is None or caller.token is None or caller.principal == ADMIN:
             raise InvalidRequest("name the principal that the token is for", field="principal")
         if wanted.grants is not None and not all(layer.cover(wanted.grants) for layer in caller.layers):
-            raise Forbidden("a token cannot give more than the one from which it comes")
+            raise Forbidden("a token cannot grant more than the token that issues it")
         if len(list(self.view.lineage(caller.token))) >= MAX_DEPTH:
-            raise InvalidRequest(f"at most {MAX_DEPTH} tokens may come one of the other", bound=MAX_DEPTH)
+            raise InvalidRequest(
+                f"a chain of tokens, each issued from the one before, has at most {MAX_DEPTH} tokens", bound=MAX_DEPTH
+            )
         return caller.principal, caller.token
 
     def _check_count(self, name: str, is_minted: bool) -> None:
@@ -192,8 +194,8 @@ class Principals:
         own, minted = len(tokens), sum(self.view.tokens[one].parent is not None for one in tokens) if is_minted else 0
         if minted >= MOST_MINTED:
             raise InvalidRequest(
-                f"the principal has issued {minted} tokens from its own and may have {MOST_MINTED}; revoke some, or "
-                f"ask an administrator, who may issue up to {MOST_OF_ONE}",
+                f"the principal has issued {minted} tokens from its own tokens, and may issue {MOST_MINTED}; revoke "
+                f"some, or ask an administrator, who may issue up to {MOST_OF_ONE}",
                 bound=MOST_MINTED,
             )
         if own >= MOST_OF_ONE or len(self.view.tokens) >= MOST:
@@ -263,4 +265,4 @@ class Principals:
 
 
 def _busy() -> Unavailable:
-    return Unavailable("others change the same principal or token all the time; try again")
+    return Unavailable("other requests keep changing the same principal or token; try again")

@@ -195,7 +195,7 @@ class Autoscaler:
         for segment, plan in hot.items():
             if segment not in self._told:
                 logger.warning(
-                    "segment %d of %s is not split: one key, of hash %d, has %d%% of its load",
+                    "segment %d of %s is not split: a single key (hash %d) causes %d%% of its load",
                     segment[2],
                     segment[0],
                     plan.hash,

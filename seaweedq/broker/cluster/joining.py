@@ -52,8 +52,9 @@ async def cluster_of(
     record = known.record
     if record.store and await known_identity(store) is None:
         raise UnfitStore(
-            f"{named}: coordination has a cluster already, {record.cluster}, and this is not its store, which would "
-            "have a _cluster.json; start with the store that all brokers use, or with new coordination"
+            f"{named}: coordination already belongs to cluster {record.cluster}, but this store has no "
+            "_cluster.json, so it is not that cluster's store; start with the store that all brokers use, or with "
+            "new coordination"
         )
     identity = await cluster_identity(store, record.cluster, clock, ids.nonce())
     if identity.cluster != record.cluster:
@@ -140,9 +141,7 @@ async def _wait_for_strange(roster: Roster) -> None:
 
 
 def _another_secret(who: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"{who} another cluster_secret than this one; give all brokers the same", field="cluster_secret"
-    )
+    return InvalidRequest(f"{who} a different cluster_secret; give all brokers the same one", field="cluster_secret")
 
 
 class Following(Service):

@@ -124,7 +124,11 @@ class Recoveries:
                     "broker %s is asked to recover the journal of %s, which this one cannot read", other, broker
                 )
             else:
-                logger.error("no living broker reads the journal of %s, its segments wait for one: %s", broker, why)
+                logger.error(
+                    "no running broker can read the journal of %s, so its segments wait for one that can: %s",
+                    broker,
+                    why,
+                )
         if journal and journal.record.needs_newer != (other is None):
             put = Put(keys.JOURNALS.key(broker), keys.JOURNALS.encode(journal.replace(needs_newer=other is None)))
             await self._coordination.commit([Compare(put.key, journal.revision)], [put])
@@ -213,9 +217,9 @@ class Leader:
         try:
             await self.round()
         except (Fenced, Unavailable) as error:
-            logger.warning("this round of the leader ended early: %s", error)
+            logger.warning("a leader round ended early: %s", error)
         except SeaweedqError:
-            logger.exception("a round of the leader failed")
+            logger.exception("a leader round failed")
 
     async def stop(self) -> None:
         """Ends the tasks beside the rounds."""

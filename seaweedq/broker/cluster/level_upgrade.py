@@ -101,7 +101,7 @@ class LevelUpgrade:
                 logger.warning("the cluster's level rises from %d to %d", known.record.level, to)
                 reach("level.announced")
                 return
-        raise Unavailable("the cluster's brokers changed whenever its level was to rise; ask again")
+        raise Unavailable("brokers kept joining or leaving while the level was being raised; try again")
 
     async def _check(self, level: int, to: int, living: Sequence[_Living]) -> None:
         """Raises LevelConflict if the level may not become `to`."""
@@ -117,7 +117,7 @@ class LevelUpgrade:
             named = sorted(too_old)
             shown = ", ".join(named[:NAMED]) + (f" and {len(named) - NAMED} more" if len(named) > NAMED else "")
             raise LevelConflict(
-                f"level {to} is not read by these brokers, or by those that left these journals: {shown}",
+                f"these brokers, or the brokers that left these journals, cannot read level {to}: {shown}",
                 level=level,
                 to=to,
                 too_old=named,
@@ -141,7 +141,7 @@ class LevelUpgrade:
                 level = known.record.level
                 put = Put(keys.CLUSTER.key(), keys.CLUSTER.encode(known.replace(written=level)))
                 if await self._coordination.commit([Compare(put.key, known.revision)], [put]) is not None:
-                    logger.warning("the cluster has level %d, and writes it", level)
+                    logger.warning("the cluster now has level %d, and brokers write its formats", level)
                     reach("level.written")
                 continue
             await asyncio.sleep(self._lease_s)
@@ -183,7 +183,7 @@ class JoinGuard:
             try:
                 await end_leases(self._coordination, self._level.level, ready_too=self._is_settled)
             except Unavailable as error:
-                logger.warning("brokers that do not read the cluster's level still have leases: %s", error)
+                logger.warning("brokers that cannot read the cluster's level still have leases: %s", error)
                 await asyncio.sleep(RETRY_S)
                 self.check()
 
@@ -200,7 +200,7 @@ async def end_leases(coordination: Coordination, level: int, ready_too: bool = T
     too_old = [entry for entry, reads in known if not reads.reads(level) and (ready_too or reads.starting)]
     for entry in too_old:
         (broker,) = keys.BROKERS.parse(entry.key)
-        logger.warning("broker %s does not read level %d, which the cluster has: its lease ends", broker, level)
+        logger.warning("broker %s cannot read the cluster's level %d: its lease is ended", broker, level)
         if await _revoke(coordination, entry):  # else it has changed: the next check ends its lease
             await coordination.leases.revoke(entry.lease)
     return bool(too_old)

@@ -127,7 +127,7 @@ class Prober:
             except CoordinationUnavailable as error:
                 logger.info("could not report whether broker %s is there: %s", broker, error)
             except Exception:  # a defect must not end the others
-                logger.exception("could not ask whether broker %s is there", broker)
+                logger.exception("could not check whether broker %s is alive", broker)
                 await asyncio.sleep(AGAIN_S)
 
     async def _ask(self, broker: str, url: str, hold_s: float) -> ProbeOutcome:

@@ -132,7 +132,7 @@ class _Working(Generic[Work]):
     def waits_for(self, error: SeaweedqError) -> None:
         """Logs why the work waits: at first, and for each SAID_EACH waits."""
         if self.waits % SAID_EACH == 0:
-            logger.warning("import %s waits after row %d: %s", self.where.name, self.now.rows_done, error)
+            logger.warning("import %s is waiting after row %d: %s", self.where.name, self.now.rows_done, error)
         self.waits += 1
 
     def place(self) -> tuple[int, int]:
@@ -333,7 +333,7 @@ class WorkRunner(Generic[Work]):
             await asyncio.wait([coming])
         if work.now.rows_done != work.now.rows:
             raise InvalidImport(
-                f"the file had {work.now.rows} rows when it was checked, but {work.now.rows_done} were read",
+                f"the check found {work.now.rows} rows in the file, but {work.now.rows_done} were read",
                 reason="it has changed",
             )
         before = work.now
@@ -392,7 +392,7 @@ class WorkRunner(Generic[Work]):
             await self._check_held(work)
             if int(error.fields.get("newest", 0)) <= batch.last:
                 raise
-            logger.warning("%s %s goes on behind row %d", self._files.kind, work.where.name, batch.last)
+            logger.warning("%s %s continues after row %d", self._files.kind, work.where.name, batch.last)
             return PublishResult(batch.count, (), True)
 
     async def _repeat(self, work: _Working[Work], step: Callable[[], Awaitable[T]]) -> T:
@@ -499,8 +499,8 @@ async def _copied(store: ObjectStore, name: str, size: int, sha256: str, folder:
     spare = min(SPARE_BYTES, disk.total // SPARE_PART)  # on a small disk a fixed reserve would bar every import
     if disk.free < size + spare:
         raise StoreUnavailable(
-            f"the import needs {size} bytes of disk for a copy of its file, beside {spare} that it leaves free, but "
-            f"only {disk.free} bytes are free"
+            f"the import needs {size} bytes of disk for a copy of its file, plus {spare} bytes of reserve, but only "
+            f"{disk.free} bytes are free"
         )
     with tempfile.TemporaryFile(dir=folder, buffering=0) as copy:
         if await _fill(store, name, size, copy.fileno()) != sha256:
@@ -540,4 +540,6 @@ def _write(hashed: "hashlib._Hash", descriptor: int, piece: bytes, start: int) -
 
 
 def _other(what: str) -> InvalidImport:
-    return InvalidImport(f"the file in the store is not the one that was claimed: {what} differs", reason=what)
+    return InvalidImport(
+        f"the file in the store is not the one that the import started with: {what} differs", reason=what
+    )

@@ -104,7 +104,7 @@ class FileWork(Service, Generic[Work]):
                 except SeaweedqError as error:
                     logger.warning("cannot list the %ss: %s", self._kind, error)
                 except Exception:
-                    logger.exception("cannot look after the %ss; continuing", self._kind)
+                    logger.exception("cannot check the %ss; continuing", self._kind)
             await asyncio.sleep(CHECK_S)
 
     async def adopt(self) -> None:

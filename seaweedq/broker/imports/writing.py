@@ -173,7 +173,10 @@ class Writing(FileWork[WriteRecord]):
                 raise NotReady("this broker is stopping; another one continues the write")
         assert held is not None
         if held.record.number != wanted.number:
-            raise NotReady(f"write {held.record.number} of {wanted.writer!r} is not over yet, or not told")
+            raise NotReady(
+                f"write {held.record.number} of {wanted.writer!r} has not ended yet, or its outcome is not known "
+                "here yet"
+            )
         return held, begun
 
     @contextmanager
@@ -263,7 +266,7 @@ class Writing(FileWork[WriteRecord]):
         gone as well."""
         await self._catalog.load()
         where.find_topic(self._catalog)
-        return NotReady(f"the record of write {number} of {where.name!r} has gone; send the write again")
+        return NotReady(f"the record of write {number} of {where.name!r} no longer exists; send the write again")
 
     def _sequence(self, before: Versioned[WriteRecord] | None) -> tuple[str, int]:
         """Returns the nonce of a new write, and its first sequence: they go on only where this broker has ended the one

@@ -76,7 +76,7 @@ async def _sealed_producers(
     if chain.last is None and is_gone(segment):
         return None
     if chain.last is None or chain.last.seal is None:
-        raise ChainDamaged(f"{chain.folder} has successors, and no seal", name=chain.folder)
+        raise ChainDamaged(f"{chain.folder} has successors, but no seal", name=chain.folder)
     return _tables(chain, chain.last, segment)
 
 

@@ -182,7 +182,9 @@ class Flusher:
             except Exception as error:
                 self.durations["failed"].add(self._clock.monotonic_s() - began_s)
                 if isinstance(error, Fenced):
-                    logger.warning("segment %s of %s is lost to another broker: %s", segment.id, segment.topic, error)
+                    logger.warning(
+                        "another broker has taken over segment %s of %s: %s", segment.id, segment.topic, error
+                    )
                     segment.close(error)
                     if seal is None:  # who seals looks first whether another's seal is as good
                         self.fenced(segment, error)

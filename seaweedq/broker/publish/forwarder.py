@@ -85,7 +85,7 @@ class Identities:
             detail = (
                 f"segment {segment} of {topic.name!r} has not answered earlier forwards within {deadline.time_s:g} s"
             )
-            raise Unavailable(f"{detail}; nothing was taken") from None
+            raise Unavailable(f"{detail}; nothing was stored") from None
         try:
             yield identity
         finally:
@@ -150,7 +150,7 @@ class _Link:
         self._depart()
 
     async def _fly(self, taken: Sequence[_Sent]) -> None:
-        error: Exception = Unavailable("a forward was broken off", inside=self._url)
+        error: Exception = Unavailable("a forwarded request was interrupted", inside=self._url)
         try:
             body = encode_forward([frame for frame, _ in taken])
             outcomes = _outcomes.decode(await self._peers.post(self._url, "publish", body, self._timeout_s))
@@ -229,7 +229,7 @@ class ForwardReceiver:
             await self._catalog.refresh(header.topic, header.segment)
         topic = self._catalog.topic(header.topic)
         if topic.record.incarnation != header.incarnation:
-            raise NotOwner(f"this broker knows another topic {header.topic!r}")
+            raise NotOwner(f"this broker knows a different topic {header.topic!r}")
         if header.segment not in self._catalog.records(topic):
             await self._catalog.refresh(topic.name, header.segment)  # the other broker is ahead: it may have just come
         return await self._ownership.opened(topic, header.segment)

@@ -77,7 +77,7 @@ class ClusterTime:
         if (known_us := self.lifetime_from_us(self._clock.now_us())) is not None:
             return known_us
         raise Unavailable(
-            f"it is not known from when expires_in_s counts: of {len(self._others())} other brokers none has told its "
+            f"expires_in_s cannot be resolved yet: none of the {len(self._others())} other brokers has reported its "
             "time since this one started"
         )
 

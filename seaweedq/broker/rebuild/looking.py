@@ -187,4 +187,6 @@ async def record_signs(coordination: Coordination, holds: Sequence[Compare], sig
     if held.record.state == "serving":
         put = Put(keys.CLUSTER.key(), keys.CLUSTER.encode(held.replace(state="restored", found=found)))
         if await coordination.commit([*holds, Compare(put.key, held.revision)], [put]):
-            logger.error("coordination went back, so no broker serves any more: %s", found)
+            logger.error(
+                "coordination was lost or restored to an earlier state, so no broker serves requests: %s", found
+            )

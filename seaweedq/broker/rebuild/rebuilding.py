@@ -140,7 +140,7 @@ class Rebuilding:
             above = report.plan.generation
             if above < generation.number:
                 break
-            logger.warning("messages are of generation %d already: another one begins, above it", above)
+            logger.warning("messages already carry generation %d: starting a higher one", above)
         await self._save(generation.number, 0, report.state.keys)
         reach("rebuild.saved")
         held = await self._write_cluster(held, generation=generation.number, state="replacing", nonce=generation.nonce)
@@ -182,7 +182,7 @@ class Rebuilding:
             number = max(above, await newest_number(self._store)) + 1
             generation = Generation(number, self._ids.nonce(), without_tokens)
             if await create_generation(self._store, generation):
-                logger.warning("%s: generation %d begins with a rebuild", self._named, generation.number)
+                logger.warning("%s: generation %d starts with a rebuild", self._named, generation.number)
                 return generation
 
     async def _announce(self, identity: Identity, generation: Generation) -> Versioned[ClusterRecord]:
@@ -351,13 +351,15 @@ async def _pages(writes: AsyncIterator[Put | Delete]) -> AsyncIterator[Sequence[
 
 
 def _another() -> RebuildConflict:
-    return RebuildConflict("another rebuild has begun: it goes on, and this one has ended")
+    return RebuildConflict("another rebuild has started: it continues, and this one has ended")
 
 
 def _unknown(unknown: Sequence[str], names: Set[str]) -> RebuildConflict:
     near = dict.fromkeys(one for name in unknown for one in get_close_matches(name, sorted(names), NEAREST, 0))
     there = f"the nearest names of journals are {', '.join(near)}" if near else "no journal is known"
-    return RebuildConflict(f"no journal of {', '.join(unknown)} is known, to be left out: {there}", unknown=unknown)
+    return RebuildConflict(
+        f"no journal of {', '.join(unknown)} is known, so none can be left out: {there}", unknown=unknown
+    )
 
 
 def _hindered(hindered: Mapping[str, str]) -> RebuildConflict:

@@ -79,7 +79,7 @@ class Waiting:
         Raises RebuildConflict if no sign is left: coordination was rebuilt, and this broker is about to join."""
         if self._running is None or self._running.done():
             if await self._is_over():
-                raise RebuildConflict("coordination shows no sign any more that it went back: brokers join")
+                raise RebuildConflict("coordination no longer shows a sign of loss or restoration: brokers can join")
             self._running = asyncio.create_task(self._rebuilding.rebuild(wish), name="rebuild of coordination")
         return await asyncio.shield(self._running)
 
@@ -101,7 +101,7 @@ class Waiting:
                 self._lease = await self._report()
                 continue
             except (Unavailable, Damaged) as error:
-                logger.warning("the journals of this folder cannot be reported to a rebuild: %s", error)
+                logger.warning("cannot report the journals in this folder to a rebuild: %s", error)
             await asyncio.sleep(LOOK_S)
 
     async def _report(self) -> int:

@@ -112,7 +112,7 @@ class JournalRegistration:
             return 0
         put = Put(self._key, keys.JOURNALS.encode(held.replace(recovered=True)))
         if not (revision := await self._coordination.commit([self._membership.compare()], [put])):
-            raise NotReady("this broker's lease has ended")  # a recovery may read what is to be removed
+            raise NotReady("this broker's lease has expired")  # a recovery may read what is to be removed
         return revision
 
 
@@ -171,7 +171,7 @@ class JournalRecovery:
                 try:
                     await self.recover_own()
                 except SeaweedqError as error:
-                    logger.warning("the journals of this folder are not recovered yet: %s", error)
+                    logger.warning("the journals in this folder are not recovered yet: %s", error)
 
     async def recover(
         self, broker: str, journal: Versioned[JournalRecord], remaining: RemainingSegments | None = None
@@ -202,7 +202,7 @@ class JournalRecovery:
         except NeedsNewerBroker as error:
             if self._left.get(broker) != error.detail:
                 self._left[broker] = error.detail
-                logger.error("the journal of %s is left alone, its segments wait: %s", broker, error.detail)
+                logger.error("the journal of %s is left untouched, and its segments wait: %s", broker, error.detail)
             return False
         except JournalUnreachable as error:
             if broker not in self._unreached:  # it is tried each second or so
@@ -255,7 +255,9 @@ class JournalRecovery:
                 put = Put(keys.JOURNALS.key(broker), keys.JOURNALS.encode(record))
                 await self._coordination.commit([Compare(put.key, journal.revision)], [put])  # else at the next try
             names = ", ".join(left[:NAMED])
-            raise NeedsNewerBroker(f"it holds messages or acks of topics whose records cannot be read: {names}")
+            raise NeedsNewerBroker(
+                f"it holds messages or acks of topics whose records this broker cannot read: {names}"
+            )
         if done.segments or done.acks:
             logger.info(
                 "recovered the journal of %s: %d segments, %d rows that were not in files yet, %d acks",
@@ -310,7 +312,7 @@ class RequestedRecoveries:
 
     async def _recover(self, broker: str) -> bool:
         if await self._coordination.get(keys.BROKERS.key(broker)):
-            raise NotOwner(f"broker {broker} lives, so its journal is its own")
+            raise NotOwner(f"broker {broker} is running, so only it may use its journal")
         there = await self._coordination.get(keys.JOURNALS.key(broker))
         if there is None or await self._recovery.recover(broker, keys.JOURNALS.require(there)):
             return True

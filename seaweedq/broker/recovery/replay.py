@@ -197,7 +197,8 @@ class Replay:
         incarnation = topic.record.incarnation if topic else None
         if not await was_removed(self._coordination, name, incarnation, segment):
             raise JournalDamaged(
-                f"rows of segment {segment} of {name!r} would be lost: coordination has never had it, so it went back",
+                f"rows of segment {segment} of {name!r} would be lost: coordination does not know it, so it was "
+                "restored to an earlier state",
                 path=f"topics/{name}/segment={segment}/",
                 position=0,
             )
@@ -449,7 +450,9 @@ async def _lacking(broker: str, record: Tenure, chain: Chain, frames: list[Frame
                 where = f"ends at {chain.end}{' with a seal' if chain.sealed else ''}, in term {_text(last)}"
                 raise _lost(chain, at, end, rows, f"the chain {where}, and the segment has the term {_text(record)}")
             else:
-                logger.warning("%s ends at %d: what the journal has beyond was not taken", chain.folder, chain.end)
+                logger.warning(
+                    "%s ends at %d: the journal's rows beyond that offset were not used", chain.folder, chain.end
+                )
     return lacking
 
 

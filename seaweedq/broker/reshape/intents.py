@@ -145,8 +145,8 @@ def resume(topic: Topic, records: Records, sealed: SealedIntent) -> Transaction:
         other = record.intent if record else None
         if record is None or record.state != "open" or (other and other.state == "committed"):
             raise SegmentConflict(
-                f"the seal of a segment of {topic.name!r} names segments {list(sealed.segments)}, but segment {number} "
-                "gives way to others than the seal says, or has done so",
+                f"the seal of a segment of {topic.name!r} names segments {list(sealed.segments)}, but segment "
+                f"{number} is being replaced, or was replaced, by other segments than the seal names",
                 segment=number,
             )
         intents |= dict.fromkeys(other.segments if other else ())

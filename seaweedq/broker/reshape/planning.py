@@ -143,7 +143,7 @@ class Planner:
         )
         if done:
             segments = ", ".join(map(str, sealed.segments))
-            logger.warning("segments %s of %s are replaced as a seal of theirs says", segments, topic.name)
+            logger.warning("replacing segments %s of %s according to a seal in their files", segments, topic.name)
 
 
 class Roller:
@@ -281,7 +281,7 @@ class _Request:
     def _owner(self, segment: int) -> str:
         owner = self._record(segment).owner
         if owner is None or not self._roster.alive(owner):
-            raise NotOwner(f"segment {segment} of {self._topic.name!r} has no living owner", owner=owner)
+            raise NotOwner(f"segment {segment} of {self._topic.name!r} has no running owner", owner=owner)
         return owner
 
     async def _ask_to_give(self, owner: str, segment: int, target: str) -> bool:

@@ -253,4 +253,4 @@ def _check(folder: str, start: int, listed: Sequence[ListedEntry]) -> None:
     names = [each.name for each in listed]
     dense = all(b.sequence == a.sequence + 1 and b.first_offset >= a.first_offset for a, b in pairwise(names))
     if not dense or (names and names[0].sequence != start):
-        raise ChainDamaged(f"{folder} lacks files from its start on: retention takes nothing of its topic", name=folder)
+        raise ChainDamaged(f"{folder} lacks its first files: retention deletes nothing from its topic", name=folder)

@@ -268,9 +268,9 @@ def _one_of_many(topic: Topic) -> Iterator[None]:
     except Fenced:
         raise
     except SeaweedqError as error:
-        logger.warning("retention of topic %s is tried again: %s", topic.name, error)
+        logger.warning("retention of topic %s failed, and will be retried: %s", topic.name, error)
     except Exception:  # a defect must not keep the files of all other topics
-        logger.exception("retention of topic %s is tried again", topic.name)
+        logger.exception("retention of topic %s failed, and will be retried", topic.name)
 
 
 class Retaining(Service):

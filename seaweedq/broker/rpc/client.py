@@ -157,7 +157,7 @@ class PeerCaller:
         address = self._addresses.find(url)
         if address is None:
             raise NotOwner(  # nobody was asked
-                "no broker that proves to know cluster_secret is known there", inside=f"{url} is not called"
+                "no broker at that address has proved that it knows cluster_secret", inside=f"{url} is not called"
             )
         known = self._sessions.get(address.broker)
         if known is None or self._clock.monotonic_s() >= known.until_s:
@@ -201,7 +201,7 @@ class PeerCaller:
         try:
             session = accepted(hello, welcome, address.keys, said_s)
         except PeerRefused as error:
-            raise Unavailable("another broker is not what it claims to be", inside=address.base) from error
+            raise Unavailable("another broker failed to prove its identity", inside=address.base) from error
         for broker in [broker for broker, one in self._sessions.items() if said_s >= one.until_s]:
             del self._sessions[broker]
         self._sessions[address.broker] = session
@@ -334,7 +334,9 @@ class Peers:
             if not why:
                 return found
             if why == Refusal.TAKEN:
-                raise Unavailable("another broker has had this request before; its outcome is unknown", inside=url)
+                raise Unavailable(
+                    "another broker has already received this request; its outcome is unknown", inside=url
+                )
             if why != Refusal.LATE:
                 caller.forget(url, session)
         raise wrong_secret(url)
@@ -358,7 +360,7 @@ class Peers:
             raise wrong_secret(address.base)
         said = _error_of(found, inside)
         if why in (Refusal.BROKER, Refusal.PORT) or isinstance(said, NotReady):  # its next life, which had no request
-            raise NotOwner("the broker that was to be asked has gone", inside=inside) from said
+            raise NotOwner("the broker that should answer is gone", inside=inside) from said
         raise said
 
     async def close(self) -> None:

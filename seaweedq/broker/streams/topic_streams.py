@@ -128,7 +128,7 @@ class Positions:
         found = _TEXT.fullmatch(text) if len(text) <= MAX_CHARACTERS else None
         if found is None:
             raise InvalidPositions(
-                f"{text[:SHOWN]!r} is none of a stream's positions, such as 0-17,1-5: the next offset of each segment",
+                f"{text[:SHOWN]!r} is not a list of positions, such as 0-17,1-5: the next offset of each segment",
                 value=text[:SHOWN],
             )
         pairs = [one.split("-") for one in found["segments"].split(",")]
@@ -144,13 +144,13 @@ class Positions:
     def check(self, incarnation: int, records: Records) -> None:
         """Raises InvalidPositions if they are not of this topic, or leave out some of its keys."""
         if self.incarnation not in (None, incarnation):
-            raise InvalidPositions("the positions are those of an earlier topic of this name", value=str(self)[:SHOWN])
+            raise InvalidPositions("the positions belong to an earlier topic with this name", value=str(self)[:SHOWN])
         if unknown := sorted(self.offsets.keys() - records.keys()):
             raise InvalidPositions(f"the topic has no segment {unknown[0]}", value=str(self)[:SHOWN])
         covered = [KeyRange(records[n].record.low, records[n].record.high) for n in self.offsets]
         if missing_ranges(covered):
             raise InvalidPositions(
-                f"{str(self)[:SHOWN]!r} leaves out some segments: each needs a position, or those that replaced it",
+                f"{str(self)[:SHOWN]!r} omits some segments: each segment, or else its successors, needs a position",
                 value=str(self)[:SHOWN],
             )
 

@@ -261,7 +261,7 @@ def _check_dying(subscription: Subscription, changes: Mapping[str, Any]) -> None
     if changes.get("dead_letter_topic", "") is None and (count := subscription.dying):
         raise NoDeadLetters(
             f"{count} messages of subscription {subscription.name!r} are waiting for their dead_letter_topic; name "
-            "another one, or wait until they are there",
+            "another topic, or wait until they are written",
             topic=subscription.topic.name,
             subscription=subscription.name,
         )

@@ -126,7 +126,7 @@ class Assignment:
         """Writes a record that names this broker in place of the one before; a creation or a seek `rewinds`. Raises
         NotOwner if that one has changed, NeedsNewerBroker, and InvariantViolated if the epoch would fall."""
         if before and (found := broken_by_subscription(before.record, wanted.record)):
-            logger.error("a change of %s is refused: %s; from %s to %s", key_of(topic, name), found, before, wanted)
+            logger.error("refusing a change of %s: %s; from %s to %s", key_of(topic, name), found, before, wanted)
             raise InvariantViolated(f"the change of subscription {name!r} was refused: {found[0]}")
         compares = await self.free(topic, before.record if before else None)
         mine = wanted.replace(dispatcher=self._membership.broker)
@@ -190,7 +190,9 @@ class Assignment:
         if journal and not is_replayed(keys.JOURNALS.read(journal), topic.name):
             raise NotOwner(f"the journal of {before}, the previous dispatcher, has not been recovered yet")
         if await self._coordination.get(keys.REVOCATIONS.key(before)):  # none is put once that broker's key has gone
-            raise NotOwner(f"the lease of {before}, the previous dispatcher, was ended early, and it may not know yet")
+            raise NotOwner(
+                f"the lease of {before}, the previous dispatcher, was ended early, and that broker may not know it yet"
+            )
         return [self._membership.compare(), Compare(keys.BROKERS.key(before), 0)]
 
 

@@ -93,8 +93,8 @@ class DeadLetterTopics:
             await self.ensure(source, name, record.creator_uid)
         elif record.max_attempts:
             raise InvalidRequest(
-                f"max_attempts is {record.max_attempts}, and dead_letter_topic null: what has failed so often needs a "
-                "topic to go to; name one, or set max_attempts to 0",
+                f"max_attempts is {record.max_attempts}, but dead_letter_topic is null: messages that fail so often "
+                "need a dead-letter topic; name one, or set max_attempts to 0",
                 field="dead_letter_topic",
                 value=None,
             )
@@ -106,8 +106,8 @@ class DeadLetterTopics:
             if creator is None:  # it has gone, or another one has its name
                 raise Forbidden(
                     f"the principal {record.creator!r}, with whose rights dead letters go out, is disabled, or was "
-                    "deleted; one that has its name now is another one. A PATCH of dead_letter_topic, also to the same "
-                    "topic, has them go out with its caller's rights",
+                    "deleted (a new principal with its name does not count). PATCH dead_letter_topic, even to the "
+                    "same topic, to publish them with your own rights",
                     action=str(Action.PUBLISH),
                     resource=name,
                 )
@@ -122,8 +122,8 @@ class DeadLetterTopics:
         `source` itself, TooManyTopics, TooManySegments, TopicBeingDeleted, Unavailable."""
         if name == source.name:
             raise InvalidRequest(
-                f"dead_letter_topic is {name!r}, the topic itself, which would deliver its dead letters again; name "
-                "another one",
+                f"dead_letter_topic is {name!r}, the topic itself, so its dead letters would be delivered again; "
+                "name another one",
                 field="dead_letter_topic",
                 value=name,
             )
@@ -135,9 +135,9 @@ class DeadLetterTopics:
         found = await self._catalog.require(name)
         if found.layout.format is not source.layout.format or not found.layout.values.equals(source.layout.values):
             raise InvalidRequest(
-                f"dead_letter_topic is {name!r}, whose format is {found.layout.format.value} with other columns or "
-                f"values than {source.name!r} ({source.layout.format.value}) has; name a topic of the same format and "
-                "schema, or one that does not exist",
+                f"dead_letter_topic is {name!r}, whose format is {found.layout.format.value} with different columns "
+                f"or values than {source.name!r} ({source.layout.format.value}) has; name a topic of the same format "
+                "and schema, or one that does not exist",
                 field="dead_letter_topic",
                 value=name,
             )
@@ -147,7 +147,7 @@ class DeadLetterTopics:
 def _check(creator: Caller, action: Action, name: str) -> None:
     if not judge(creator, action, Resource(name)):
         raise Forbidden(
-            f"{creator.principal!r}, who created the subscription, has no right to {action} on {name!r}",
+            f"{creator.principal!r}, who created the subscription, lacks the right {action} on {name!r}",
             action=str(action),
             resource=name,
         )

@@ -334,7 +334,7 @@ class Leases:
         """Returns the lease of a name for a pull of a consumer; None for a new name. Raises LeaseEnded for a name of
         the epoch before, and LeaseOfAnother if the lease is another consumer's, and both have names."""
         if name in self._sought:
-            raise LeaseEnded(f"lease {name!r} has ended by a seek; a new pull takes another name", lease=name)
+            raise LeaseEnded(f"a seek has ended lease {name!r}; use another name for a new pull", lease=name)
         lease = self._by_name.get(name)
         if lease and consumer is not None and lease.consumer not in map(self.known_consumer, (consumer, ANYBODY)):
             raise of_another(name, consumer)
@@ -424,7 +424,7 @@ class Leases:
 
 def of_another(name: str, consumer: str) -> LeaseOfAnother:
     """Returns the refusal of a lease that is not this consumer's."""
-    return LeaseOfAnother(f"lease {name!r} is not consumer {consumer!r}'s", lease=name, consumer=consumer)
+    return LeaseOfAnother(f"lease {name!r} does not belong to consumer {consumer!r}", lease=name, consumer=consumer)
 
 
 def _ended_s(lease: Lease) -> float:

@@ -145,7 +145,7 @@ class CursorStore:
             found = broken_by(one.cursor.held.record, one.record, self._end_of(topic, one.segment))
             if found:
                 logger.error(
-                    "the cursor of %s on segment %s of %s is not written: %s; from %s to %s",
+                    "not writing the cursor of %s on segment %s of %s: %s; from %s to %s",
                     name,
                     one.segment,
                     topic.name,

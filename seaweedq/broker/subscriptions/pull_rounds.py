@@ -245,7 +245,7 @@ class Leasing:
         if unread := sorted(missing & held.keys())[:10]:
             raise Unavailable(f"segments {unread} could not be read; try again", segments=unread)
         if not found:
-            raise LeaseEnded(f"lease {lease.name!r} has ended; a new pull takes another name", lease=lease.name)
+            raise LeaseEnded(f"lease {lease.name!r} has ended; use another name for a new pull", lease=lease.name)
         self._extend(subscription, lease, self._clock.monotonic_s())
         return found
 
@@ -371,7 +371,7 @@ class Leasing:
 def _check_connection(subscription: Subscription, position: Position) -> None:
     """Raises LeaseEnded if the connection of a stream has left."""
     if subscription.leases.streams.has_left(position.connection):
-        raise LeaseEnded("the client of the stream has gone", lease=position.lease)
+        raise LeaseEnded("the client of the stream has disconnected", lease=position.lease)
 
 
 async def _lease_next(segment: Readable, delivery: SegmentDelivery, round: PullRound) -> list[Part] | None:

@@ -71,8 +71,8 @@ def warn(topic: str, subscription: str, found: list[tuple[int, int]]) -> None:
     """Logs that successors wait for these messages."""
     for segment, offset in found[:10]:
         logger.warning(
-            "subscription %s of %s: message %d-%d has not been acked for more than a minute, and the successors of its "
-            "segment wait for it; ack it, or have it rejected after max_attempts",
+            "subscription %s of %s: message %d-%d has not been acked for more than a minute, and the successors of "
+            "its segment wait for it; ack it, or set max_attempts so that it becomes a dead letter",
             subscription,
             topic,
             segment,
@@ -359,9 +359,9 @@ class Subscription:
         """Logs once that some consumers get nothing, until all get something again."""
         if idle and not self._warned:
             logger.warning(
-                "subscription %s of %s has %d consumers more than segments, which get nothing: in mode ordered a "
-                "segment has one consumer at a time; keyed and shared know no such bound, or the topic wants more "
-                "segments",
+                "subscription %s of %s has %d more consumers than segments, and they receive nothing: in mode "
+                "ordered a segment has one consumer at a time; use keyed or shared, which have no such limit, or "
+                "give the topic more segments",
                 self.name,
                 self.topic.name,
                 idle,

@@ -232,7 +232,7 @@ class Catalog:
             await self.reload_segments(topic)
         self.check(topic)
         if not self._is_whole(topic):
-            raise NotReady(f"the open segments of topic {topic.name!r} do not cover all keys at the moment; try again")
+            raise NotReady(f"the open segments of topic {topic.name!r} do not cover all keys right now; try again")
 
     def _is_whole(self, topic: Topic) -> bool:
         known = self.records(topic).values()
@@ -448,7 +448,8 @@ def check_at_end(segment: int, end: int, offset: int) -> None:
     reader must know that it has lost messages, OffsetOutOfRange beyond it."""
     if offset < end:
         raise BelowRetention(
-            f"retention has removed offset {offset} of segment {segment}, and all others up to its end, {end}",
+            f"retention has removed offset {offset} of segment {segment}, and everything up to the segment's end, "
+            f"{end}",
             offset=offset,
             start_offset=end,
             segment=segment,

@@ -102,7 +102,7 @@ class UploadRecords:
         newest = NewestWrites(self._coordination)
         write = await newest.find(topic.name, topic.record.incarnation, record.write)
         if write.may_read:
-            raise UploadConflict(f"the write {record.write} is not over, and may need the upload")
+            raise UploadConflict(f"the write {record.write} has not ended, and may need the upload")
         return (write.compare,)
 
     def pages(self, topic: Topic, limit: int = PAGE) -> AsyncIterator[Page]:

@@ -199,7 +199,7 @@ def as_removed(record: UploadRecord) -> UploadRecord:
     """Returns the record of an open upload that nobody may publish any more. Raises UploadConflict if it was
     published or imported."""
     if record.state == "published":
-        raise UploadConflict("the upload cannot be removed: it was published, so a message names it")
+        raise UploadConflict("the upload cannot be removed: it was published, so a message refers to it")
     if record.state == "imported":
         raise UploadConflict("the upload cannot be removed: it was imported; its bytes are removed after it expires")
     return msgspec.structs.replace(record, state="removed")

@@ -345,7 +345,7 @@ class DigestCheck:
             return record.checked or known or await self._read(record)
         except FileNotFoundError:
             raise UploadIncomplete(
-                "the upload's bytes are not in the store; put them, then complete the upload", upload_id=upload
+                "the upload's bytes are not in the store; upload them, then complete the upload", upload_id=upload
             ) from None
 
     async def close(self) -> None:

@@ -151,11 +151,11 @@ async def test_nothing_no_leader_and_a_broker_that_ends_while_it_is_looked_at(
             return None
 
         monkeypatch.setattr(inside.election(serving.broker), "leader", nobody)
-        await page.shows("Not up to date", "no broker leads")
+        await page.shows("Not up to date", "the cluster has no leader")
         await page.open(f"{serving.url}/#/topics")
         await page.until("document.querySelector('h1').innerText === 'Topics'")  # else the page goes on as it was
         await page.open(f"{serving.url}/#/topics/idle/keys")
-        await page.shows("That did not work", "no broker leads")
+        await page.shows("That did not work", "the cluster has no leader")
         monkeypatch.undo()
         await page.shows("The leader")
         serving.stop.ask()

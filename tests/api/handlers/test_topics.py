@@ -87,14 +87,14 @@ def test_a_conflict_names_both_values(http: httpx.Client) -> None:
     wanted = {"key_field": "carrier", "scaling": {"max_segments": 9}, "retention": {"max_bytes": 7_000_000}}
     told = problem_of(http.put("/v1/topics/both", json=wanted), 409, "topic-exists")["detail"]
     assert told == (
-        "topic 'both' exists: scaling.max_segments is 8 and the request says 9, "
-        "retention.max_bytes is null and the request says 7000000, "
-        'key_field is null and the request says "carrier"'
+        "topic 'both' exists: scaling.max_segments is 8, but the request has 9, "
+        "retention.max_bytes is null, but the request has 7000000, "
+        'key_field is null, but the request has "carrier"'
     )
     other = {"schema": {"type": "struct", "fields": []}}
     told = problem_of(http.put("/v1/topics/both", json=other), 409, "topic-exists")["detail"]
     assert "schema.fields is [{" in told
-    assert told.endswith("... and the request says []")
+    assert told.endswith("..., but the request has []")
 
 
 @pytest.mark.process

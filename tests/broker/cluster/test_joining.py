@@ -45,7 +45,7 @@ async def test_a_fresh_store_under_a_used_coordination_is_refused_and_left_empty
     coordination, store = MemoryCoordination(SystemClock()), MemoryStore()
     await claim(coordination, store)
     other = MemoryStore()
-    with pytest.raises(UnfitStore, match=r"these: .*not its store"):
+    with pytest.raises(UnfitStore, match=r"these: .*not that cluster's store"):
         await claim(coordination, other)
     assert await other.list("") == []
     await claim(coordination, store)

@@ -184,7 +184,7 @@ async def test_what_was_told_late_counts_from_when_it_was_asked() -> None:
 async def test_while_none_of_the_others_has_told_its_time_lifetimes_wait() -> None:
     world = World(b0=None, b1=None)
     assert world.lifetime_from_us() is None
-    with pytest.raises(Unavailable, match="of 2 other brokers none"):
+    with pytest.raises(Unavailable, match="none of the 2 other brokers"):
         await world.time.learn()
     world.others["b1"] = START_US + 7
     world.clock.seconds += 1

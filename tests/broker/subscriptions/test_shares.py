@@ -99,7 +99,7 @@ async def test_consumers_who_get_nothing_are_counted_and_warned_of(
         await dispatcher.checkpoint()
         await dispatcher.checkpoint()
         assert [one.getMessage()[:56] for one in caplog.records] == [
-            "subscription s of t has 2 consumers more than segments, "
+            "subscription s of t has 2 more consumers than segments, "
         ]
 
 

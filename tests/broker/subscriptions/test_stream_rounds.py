@@ -219,7 +219,7 @@ def test_a_stream_is_not_gone_on_with_under_another_consumers_name(tmp_path: Pat
         here.at["s"] = replace(here.at["s"], consumer="one")
         assert await here.offsets("s") == [0, 1]
         position = replace(here.at["s"], offset=0, connection="later", resumed=True)
-        with pytest.raises(LeaseOfAnother, match="not consumer 'two'"):
+        with pytest.raises(LeaseOfAnother, match="does not belong to consumer 'two'"):
             await here.dispatcher.pull(
                 here.topic, "s", Pull(9, consumer="two", position=replace(position, consumer="two"))
             )

@@ -41,7 +41,7 @@ async def test_in_the_delay_new_clients_go_elsewhere_and_all_else_is_as_before(t
         async with served(one) as serving, asking() as http:
             assert (await http.get(f"{serving.url}/readyz")).status_code == 200
             serving.stop.ask()
-            assert "stops soon" in await unready(http, serving)
+            assert "about to stop" in await unready(http, serving)
             answer = await http.post(f"{serving.url}/v1/topics/t/messages", json={"value": 1})
             assert answer.status_code == 200
             assert answer.headers["connection"] == "close"  # nothing is cut off when the delay is over

@@ -176,7 +176,7 @@ def drawn(watched: WatchHistory, lines: int) -> list[str]:
     return out.getvalue().splitlines()
 
 
-@pytest.mark.parametrize("error", [RouteNotFound("older"), Unavailable("no broker leads")])
+@pytest.mark.parametrize("error", [RouteNotFound("older"), Unavailable("the cluster has no leader")])
 def test_a_broker_that_tells_none_is_no_failure(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise error
