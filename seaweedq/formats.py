@@ -71,9 +71,9 @@ def check_draft(draft: int, where: str) -> None:
     if draft != levels.DRAFT:
         found = f"draft number {draft}" if draft else "no draft number"
         raise LevelMismatch(
-            f"{where} has {found} of the stored forms, and this version of seaweedq reads draft number {levels.DRAFT} "
-            "alone: go on with the unreleased version that wrote it, or begin with an empty data folder, coordination "
-            "and store (docs/operate/upgrading.md)",
+            f"{where} has {found} of the stored forms, but this version of seaweedq reads only draft number "
+            f"{levels.DRAFT}: continue with the unreleased version that wrote it, or start with an empty data "
+            "folder, coordination and store (docs/operate/upgrading.md)",
             draft=draft,
             reads=levels.DRAFT,
         )

@@ -85,7 +85,7 @@ def main() -> None:
     except SeaweedqError as error:
         _refuse(error)
     except MemoryError:
-        _refuse(InvalidImport("reading the file takes more memory than an import may use", reason="memory"))
+        _refuse(InvalidImport("reading the file needs more memory than an import may use", reason="memory"))
 
 
 def _refuse(error: SeaweedqError) -> None:
@@ -257,9 +257,9 @@ def check_expansion(decoded_bytes: int, size: int) -> None:
     """Raises InvalidImport for a file that expands to far more bytes than it has."""
     if decoded_bytes > EXPANSION * size + EXPANSION_BYTES:
         raise InvalidImport(
-            f"the file of {size} bytes expands to {decoded_bytes} bytes of rows, over {EXPANSION} times its size; "
-            "upload its rows as several files",
-            reason="it expands too far",
+            f"the file of {size} bytes expands to {decoded_bytes} bytes of rows, more than {EXPANSION} times its "
+            "size; upload its rows as several files",
+            reason="the file expands too much",
         )
 
 
@@ -274,7 +274,7 @@ def outcomes(chunk: Chunk) -> "Iterator[pa.RecordBatch | Sequence[Error]]":
         yield [{"index": index, "reason": f"over max_message_bytes={error.fields['limit_bytes']}"}]
     except UnreadableBody as error:
         raise InvalidImport(
-            f"the rows from {chunk.first} on are not readable: {error.detail}", reason=error.detail
+            f"the rows from {chunk.first} on cannot be read: {error.detail}", reason=error.detail
         ) from None
     except RequestTooLarge as error:
         halves = chunk.halves()
@@ -290,7 +290,7 @@ def _named(format: str, found: Iterator[Chunk]) -> Iterator[Chunk]:
         yield from found
     except UnreadableBody as error:
         raise InvalidImport(
-            f"the file is not readable as {format}: {error.detail}", format=format, reason=error.detail
+            f"the file cannot be read as {format}: {error.detail}", format=format, reason=error.detail
         ) from None
     except SeaweedqError:
         raise
@@ -302,7 +302,7 @@ def _named(format: str, found: Iterator[Chunk]) -> Iterator[Chunk]:
         ) from None
     except FILE_ERRORS as error:
         raise InvalidImport(
-            f"the file is not readable as {format}: {_brief(error)}", format=format, reason=_brief(error)
+            f"the file cannot be read as {format}: {_brief(error)}", format=format, reason=_brief(error)
         ) from None
 
 
@@ -372,7 +372,7 @@ def _check_alone(path: str, metadata: pq.FileMetaData) -> None:
             end = max(end, begin + chunk.total_compressed_size)
     with pa.memory_map(path) as mapped:
         if re.search(PARQUET_MAGIC * 2, memoryview(mapped.read_buffer())[end:]):
-            raise ValueError("it is several Parquet files, one behind the other; upload each by itself")
+            raise ValueError("it consists of several Parquet files, one after the other; upload each file separately")
 
 
 def _behind(batches: Iterator[pa.RecordBatch], done: int) -> Iterator[pa.RecordBatch]:
@@ -411,7 +411,7 @@ def _stream_of(file: pa.Buffer) -> pa.Buffer:
     tail = file.slice(max(0, file.size - TAIL_BYTES)).to_pybytes()
     end = file.size - TAIL_BYTES - int.from_bytes(tail[:4], "little")
     if not tail.endswith(FILE_MAGIC) or end < 8:
-        raise ValueError("it begins as an Arrow file, but does not end as one")
+        raise ValueError("it begins like an Arrow file, but does not end like one")
     return file.slice(8, end - 8)
 
 

@@ -27,7 +27,7 @@ _GOT = {"bool": "a boolean", "float": "a fraction"}
 _BOUNDS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 _LENGTHS = {"array": "entries", "bytes": "bytes", "object": "members", "str": "characters"}
 _DETAILS = {
-    "trailing": ", where more follows",
+    "trailing": ", followed by more text",
     "escape": ", an unknown escape",
     "surrogate": ", half of a surrogate pair",
 }

@@ -174,7 +174,7 @@ class Request:
         names = [name for name, _ in _pairs(self.query_string)]
         if repeated := next((name for name in names if names.count(name) > 1), None):
             raise InvalidRequest(
-                f"the parameter {repeated[:SHOWN]!r} is given {names.count(repeated)} times; give it once",
+                f"the parameter {repeated[:SHOWN]!r} appears {names.count(repeated)} times; send it once",
                 field=repeated[:SHOWN],
             )
 

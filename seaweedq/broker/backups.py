@@ -169,7 +169,10 @@ class Backups:
         for key, value in writes:
             is_shown = there.verified or not key.startswith(backup.RIGHTS)
             if self.keeps(key) and is_shown and (key not in found or not _is_same(found[key], value)):
-                why = f"coordination went back: {name} is in the store already, and has another change"
+                why = (
+                    f"coordination was restored to an earlier state: the store already has {name}, with a different "
+                    "change"
+                )
                 self._generations.end(why)
                 raise Fenced(why)
 

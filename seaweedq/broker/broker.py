@@ -270,7 +270,7 @@ class Broker:
         found, text = tuple(dict.fromkeys(one.reason for one in signs)), told(signs, self._named)
         logger.error("%s", text)
         of_store = await known_identity(process.store)
-        assert of_store is not None, "a store without a cluster shows no sign"
+        assert of_store is not None, "a store without a cluster shows no sign of lost coordination"
         keyring.begin(await process.make_keys(keyring.secrets, of_store.cluster), identity.id)
         if identity.peer_url:
             await asyncio.to_thread(lambda: keyring.tls)
@@ -590,7 +590,7 @@ class Broker:
         """Ends this life as soon as its key has gone: others may do its work by now, or soon."""
         is_there = self.roster.alive(self.id)
         if self._was_seen and not is_there:
-            self._lose_lease("its key has gone from coordination")
+            self._lose_lease("its key no longer exists in coordination")
         self._was_seen = self._was_seen or is_there
 
     def _level_changed(self) -> None:
@@ -598,9 +598,9 @@ class Broker:
         if self._context is None:
             return
         if self.level.level > levels.HIGHEST:
-            self._lose(f"the cluster has level {self.level.level}, which it does not read")
+            self._lose(f"the cluster has level {self.level.level}, which it cannot read")
         if not self.level.serves(self.generations.mine.number, self.generations.mine.nonce):
-            self._lose_lease("the cluster's record is of another generation, or nobody serves")
+            self._lose_lease("the cluster's record has another generation, or a rebuild has stopped all brokers")
         if self._following:
             self._following.guard.check()
 
@@ -629,7 +629,7 @@ class Broker:
         topic = self.catalog.get(segment.topic)
         known = self.catalog.records(topic).get(segment.id) if topic else None
         if known and known.record.owner == self.id:
-            self._lose_lease(f"segment {segment.id} of {segment.topic!r} was taken: {error}")
+            self._lose_lease(f"segment {segment.id} of {segment.topic!r} was taken over: {error}")
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         """Ends the life with a task that has ended by itself, also by a cancellation that came from inside."""
@@ -640,5 +640,5 @@ class Broker:
         if isinstance(error, Fenced):
             self._lose_lease(str(error))
             return
-        logger.error("%s ended unforeseen", task.get_name(), exc_info=error)
+        logger.error("%s ended unexpectedly", task.get_name(), exc_info=error)
         self._lose(f"its {task.get_name()} has ended")

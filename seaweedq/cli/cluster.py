@@ -17,10 +17,10 @@ REBUILD = (
 WAIT_S = 600.0  # on top of it: some leases, if brokers are to be kept out
 _CHANGES = {
     "segments_ended": "segments sealed since",
-    "segments_begun": "segments begun since",
-    "segments_closed": "segments closed, whose ends are gone",
-    "uploads_kept": "uploads that count as published",
-    "imports_moved": "imports that go on further behind",
+    "segments_begun": "segments created since",
+    "segments_closed": "segments closed because their ends are lost",
+    "uploads_kept": "uploads that now count as published",
+    "imports_moved": "imports that resume at a later row",
 }
 app = typer.Typer(
     invoke_without_command=True,
@@ -122,21 +122,21 @@ def rebuild_lines(answer: dict[str, Any]) -> list[str]:
     """Returns a rebuild, or the plan of one, in words; the last line says what was done."""
     kind, state = answer["source"], (answer[f"state_{name}"] for name in ("generation", "number", "revision"))
     taken = (
-        "nothing: all comes from the store"
+        "nothing: everything comes from the store"
         if kind == "nothing"
         else f"{kind}, generation {{}}, number {{}}, revision {{}}"
     )
     lines = [f"state: {taken.format(*state)}"]
-    lines += [f"journal of {broker}: is replayed" for broker in answer["journals"]]
+    lines += [f"journal of {broker}: will be replayed" for broker in answer["journals"]]
     lines += [f"journal of {broker}: CANNOT BE READ: {why}" for broker, why in answer["hindering"].items()]
     lines += [f"backup {name}: damaged, not used" for name in answer["damaged"]]
-    lines += [f"backup {name}: of another secret, grants no permissions" for name in answer["unverified"]]
+    lines += [f"backup {name}: made with another secret, so it grants no permissions" for name in answer["unverified"]]
     for one in answer["topics"]:
         parts = [f"{one[name]:,} {text}" for name, text in _CHANGES.items() if one[name]]
         lines.append(f"topic {one['topic']}: {', '.join([*parts, *one['damage']])}")
     lines += [f"may be lost: {one}" for one in answer["may_be_lost"]]
     if answer["generation"]:
-        done = f"rebuilt: coordination is of generation {answer['generation']}, with {answer['keys']:,} keys"
+        done = f"rebuilt: coordination has generation {answer['generation']}, and {answer['keys']:,} keys"
     else:
         done = f"nothing was changed; a rebuild would write {answer['keys']:,} keys"
     return [*lines, done]
@@ -147,11 +147,11 @@ def level_lines(facts: dict[str, Any]) -> list[str]:
     level, possible, newest, too_old = (facts[name] for name in ("level", "level_possible", "level_newest", "too_old"))
     lines = [f"level {level}"]
     if facts["level_written"] < level:
-        lines = [f"level {level} is coming; the cluster still writes level {facts['level_written']}"]
+        lines = [f"level {level} is being introduced; the cluster still writes level {facts['level_written']}"]
     if possible > level:
         lines.append(f"level {possible} is possible: seaweedq cluster level {possible}")
     if newest > possible:
-        lines.append(f"level {newest} is not read by {', '.join(too_old)}")
+        lines.append(f"level {newest} cannot be read by {', '.join(too_old)}")
     return lines
 
 
@@ -161,7 +161,7 @@ def left_lines(left: list[dict[str, Any]]) -> list[str]:
         f"{one['broker'] or 'no broker yet'}: {one['state']}, {counted(one['segments'], 'segment')}: {one['why']}"
         for one in left
     ]
-    return ["", "What waits for an owner or a recovery:", *lines] if lines else []
+    return ["", "Waiting for an owner or a recovery:", *lines] if lines else []
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ class Source:
 
     def __init__(self, file: BinaryIO, owned: bool = True) -> None:
         if not file.seekable():
-            raise ValueError("the file must be seekable, since an upload reads it more than once")
+            raise ValueError("the file must be seekable, because an upload reads it more than once")
         self._file, self._owned = file, owned
         self._lock = threading.Lock()
         self.size = file.seek(0, io.SEEK_END)

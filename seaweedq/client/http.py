@@ -49,7 +49,7 @@ class Credentials:
             named = TOKEN
             token, token_file = environment.get(TOKEN) or None, environment.get(TOKEN_FILE) or None
         if token is not None and not _TOKEN.fullmatch(token):
-            raise InvalidToken(f"{named} has a blank or a character that no token has")
+            raise InvalidToken(f"{named} has a blank or another character that is not valid in a token")
         self._token = token
         self._file = Path(token_file) if token is None and token_file is not None else None
         self._seen: tuple[int, int, int] | None = None

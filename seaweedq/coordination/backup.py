@@ -257,10 +257,10 @@ def _decode(data: bytes, name: str, sealer: Sealer) -> tuple[_Subject, _Content,
     view = memoryview(data)
     head, rest = view[: _HEAD.size], view[_HEAD.size :]
     if len(head) < _HEAD.size or bytes(head[: len(_MAGIC)]) != _MAGIC:
-        raise _damaged(name, "does not begin as a backup of coordination does")
+        raise _damaged(name, "does not begin like a backup of coordination")
     _, stamped, crc, has_mac, mac = _HEAD.unpack(head)
     if _checksum(head, rest) != crc:
-        raise _damaged(name, "holds other bytes than were written")
+        raise _damaged(name, "contains different bytes than were written")
     version, draft = undrafted(stamped)
     check_draft(draft, f"the backup {name}")
     BACKUPS.check(version, name)
@@ -275,7 +275,7 @@ def _decode(data: bytes, name: str, sealer: Sealer) -> tuple[_Subject, _Content,
     except (msgspec.DecodeError, zlib.error, ValueError) as error:
         raise _damaged(name, f"cannot be read: {error}") from error
     if body.subject.name != name:
-        raise _damaged(name, f"says that it is {body.subject.name}")
+        raise _damaged(name, f"states the name {body.subject.name}")
     return body.subject, sorted(content), verified
 
 

@@ -71,8 +71,8 @@ def check_level(level: int) -> None:
     """Raises LevelMismatch unless this version reads the level."""
     if not levels.LOWEST <= level <= levels.HIGHEST:
         raise LevelMismatch(
-            f"the cluster has level {level}, and this version of seaweedq, {levels.VERSION}, reads the levels "
-            f"{levels.LOWEST} to {levels.HIGHEST}: start a version that reads level {level} "
+            f"the cluster has level {level}, but this version of seaweedq, {levels.VERSION}, can read only levels "
+            f"{levels.LOWEST} to {levels.HIGHEST}: start a version that can read level {level} "
             "(docs/operate/upgrading.md)",
             level=level,
             lowest=levels.LOWEST,
@@ -144,12 +144,12 @@ class ClusterLevel:
         generation, or which does not serve."""
         there = await self._coordination.get(keys.CLUSTER.key())
         if there is None:
-            raise UnfitStore("the cluster's record has gone from coordination while this broker was starting")
+            raise UnfitStore("the cluster's record disappeared from coordination while this broker was starting")
         known = read_cluster(there)
         if (known.record.generation, known.record.nonce, known.record.state) != (generation, nonce, "serving"):
             raise UnfitStore(
-                f"coordination has generation {known.record.generation}, which is {known.record.state}, and this "
-                f"broker began in generation {generation}"
+                f"coordination has generation {known.record.generation}, which is {known.record.state}, but this "
+                f"broker started in generation {generation}"
             )
         return [Compare(there.key, known.revision)]
 

@@ -230,7 +230,8 @@ class Membership:
         self._held = self._held.replace(lease_s=grant.ttl_s)
         if grant.ttl_s > asked_s:
             logger.warning(
-                "coordination grants leases of %g s, not of %g s (lease_s): a death is noticed that much later",
+                "coordination grants leases of %g s, not of %g s (lease_s): the death of a broker is noticed that "
+                "much later",
                 grant.ttl_s,
                 asked_s,
             )
@@ -333,7 +334,7 @@ class Membership:
         try:
             await self._renewals.run(self._home_stands_still)
         except Exception:
-            logger.exception("cannot renew the lease of %s any more", self.broker)
+            logger.exception("can no longer renew the lease of %s", self.broker)
             self._end()
         if self._home is None:
             self._on_lost()

@@ -88,7 +88,7 @@ class Roster:
         """Raises NeedsNewerBroker if the broker is dead, and no living one reads its journal."""
         found = self.journals.get(broker or "")
         if found and found.record.needs_newer and not self.alive(broker):
-            raise needs_newer(f"no broker that lives reads the journal of broker {broker}, which has gone")
+            raise needs_newer(f"no running broker can read the journal of broker {broker}, which is no longer running")
 
     def url(self, broker: str | None) -> str | None:
         """Returns the URL of a living broker."""
@@ -128,8 +128,8 @@ class Roster:
         self.strange[broker] = known
         if not was_strange:
             logger.warning(
-                "the record of broker %s does not prove that it knows cluster_secret: it is neither called nor told "
-                "to clients",
+                "the record of broker %s does not prove that the broker knows cluster_secret: this broker neither "
+                "calls it nor names it to clients",
                 broker,
             )
 

@@ -64,7 +64,9 @@ class SeenRevisions:
     def _see(self, seen: int, revision: int) -> None:
         """Takes the revision of an answer whose request was sent when `seen` was known."""
         if revision < seen:
-            why = f"coordination went back, from revision {seen} to {revision}: it was restored, or begins anew"
+            why = (
+                f"coordination went back from revision {seen} to {revision}: it was restored, or replaced by a new one"
+            )
             self._went_back(why)
             raise CoordinationUnavailable(why)
         self.seen = max(self.seen, revision)

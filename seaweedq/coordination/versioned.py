@@ -134,7 +134,7 @@ class Unreadable:
 
     def error(self) -> NeedsNewerBroker:
         """Returns the error for a request of the record's subject."""
-        detail = f"the record {self.key} cannot be read by this broker: {self.why}; a newer broker is needed"
+        detail = f"this broker cannot read the record {self.key}: {self.why}; a newer broker is needed"
         return NeedsNewerBroker(detail, record=self.key, **self.fields)
 
 
@@ -151,7 +151,7 @@ class UnreadableRecords:
         """Logs a record that is met for the first time. `read` adds or forgets it again."""
         if found.key not in self._met:
             self._met[found.key] = kind, read
-            logger.error("the record %s cannot be read by this broker and is left alone: %s", found.key, found.why)
+            logger.error("this broker cannot read the record %s, and leaves it untouched: %s", found.key, found.why)
 
     def forget(self, key: str) -> None:
         """Forgets a record that can be read, or is gone."""

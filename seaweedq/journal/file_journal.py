@@ -141,7 +141,7 @@ class FileJournal:
         self._folder, self._disk, self._ids, self._file_bytes = folder, disk, ids, file_bytes
         self._level = level
         self._seen = seen
-        assert not journal_files(folder, disk), f"{folder} holds a journal already"
+        assert not journal_files(folder, disk), f"{folder} already contains a journal"
         self._worker = disk.worker()
         self._appending = self._closed = False
         self._sizes: deque[tuple[int, int]] = deque()  # (commit, bytes): the worker appends, the loop takes
@@ -279,7 +279,7 @@ class FileJournal:
                 self._disk.sync_folder(self._folder)
                 self._finished.popleft()
         except OSError as error:
-            log.warning("journal %s: a file could not be removed, to be tried again: %s", self._folder, error)
+            log.warning("journal %s: a file could not be removed, and will be retried: %s", self._folder, error)
 
 
 def _unavailable(error: OSError) -> JournalUnavailable:

@@ -110,7 +110,9 @@ class DeadFileJournal:
             released = [self._worker.submit(self._lock.release)] if self._lock else []
             self._worker.shutdown(wait=False)  # it still does what was begun
             if released and (await asyncio.wait(map(asyncio.wrap_future, released), timeout=CLOSE_S))[1]:
-                logger.warning("the disk of %s hangs; its lock is given back as soon as it answers", self._folder)
+                logger.warning(
+                    "the disk of %s does not respond; its lock is released as soon as the disk responds", self._folder
+                )
 
     async def _run(self, work: Callable[[], T]) -> T:
         try:

@@ -187,10 +187,10 @@ def decode_slot(data: bytes, name: str) -> tuple[SlotHeader, Commit]:
     head = _decode_header(view, name)
     body_at = head.index_at + padded(head.index_length)
     if len(view) != body_at + head.body_length:
-        raise _damaged(name, "is not as it was written: its length")
+        raise _damaged(name, "was changed after it was written: its length differs")
     frames = unpack(_checked_index(view, head, name), view[body_at:])
     if frames is None:
-        raise _damaged(name, "holds other bytes than were written")
+        raise _damaged(name, "contains different bytes than were written")
     return head.header, Commit(head.header.number, frames)
 
 
@@ -245,7 +245,7 @@ class _Head(NamedTuple):
 
 def _decode_header(view: memoryview, name: str) -> _Head:
     if bytes(view[: len(_MAGIC)]) != _MAGIC:
-        raise _damaged(name, "does not begin as a slot does")
+        raise _damaged(name, "does not begin like a slot")
     try:
         _, stamped, crc, length = _CHECK.unpack_from(view)
         if not _CHECK.size <= length <= len(view) or _checksum(view[:length]) != crc:
@@ -260,10 +260,10 @@ def _decode_header(view: memoryview, name: str) -> _Head:
     except (struct.error, UnicodeDecodeError) as error:
         raise _damaged(name, "has a bad header") from error
     if kind not in set(SlotKind):
-        raise needs_newer(f"{name} is a slot of the unknown kind {kind}")
+        raise needs_newer(f"{name} is a slot with the unknown kind {kind}")
     mine = slot_name(broker, number)
     if mine != name:
-        raise _damaged(name, f"says that it is {mine}")
+        raise _damaged(name, f"states the name {mine}")
     seen = Seen(generation, revision)
     header = SlotHeader(SlotKind(kind), broker, number, nonce.hex(), released, acknowledged, version, seen)
     return _Head(header, length, *lengths)
@@ -272,7 +272,7 @@ def _decode_header(view: memoryview, name: str) -> _Head:
 def _checked_index(view: memoryview, head: _Head, name: str) -> memoryview:
     body_at = head.index_at + padded(head.index_length)
     if zlib.crc32(view[head.index_at : body_at]) != head.index_crc:
-        raise _damaged(name, "is not as it was written: its index")
+        raise _damaged(name, "was changed after it was written: its index differs")
     return view[head.index_at : head.index_at + head.index_length]
 
 
@@ -314,7 +314,7 @@ async def list_journal(store: ObjectStore, broker: str) -> ListedJournal:
     is_done = numbers.pop(done_name(broker), 0) is None
     if strange := [name for name, number in numbers.items() if number is None]:
         logger.warning(
-            "%d objects in %s are no slots of a journal: %s", len(strange), journal_folder(broker), strange[:NAMED]
+            "%d objects in %s are not slots of a journal: %s", len(strange), journal_folder(broker), strange[:NAMED]
         )
     return ListedJournal(sorted(number for number in numbers.values() if number is not None), is_done)
 

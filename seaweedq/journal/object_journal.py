@@ -100,7 +100,7 @@ class SlotWriter:
                 await self._check_mine(header)
         except StoreUnavailable as error:
             self.failing = error
-            logger.warning("%s is not stored yet, trying again: %s", name, error)
+            logger.warning("%s is not stored yet; retrying: %s", name, error)
             return False
         self.failing = None
         return True
@@ -140,7 +140,7 @@ class SlotWriter:
         except NeedsNewerBroker:
             nonce = ""  # of a later version, so it is not mine
         except (FileNotFoundError, JournalDamaged) as error:
-            raise StoreUnavailable(f"{name} exists and cannot be read: unknown whose it is") from error
+            raise StoreUnavailable(f"{name} exists but cannot be read, so its writer is unknown") from error
         if nonce != header.nonce:
             raise Fenced(f"{name} was taken by a recovery of this broker's journal")
 
@@ -236,7 +236,7 @@ class ObjectJournal:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._refuse(JournalUnavailable("the journal was closed; what became of the commit is unknown"))
+        self._refuse(JournalUnavailable("the journal was closed; it is unknown whether the commit is durable"))
 
     async def remove(self, stated: Seen = NOTHING_SEEN) -> None:
         """Does as Journal says. No fence stays: this broker has closed and can acknowledge nothing more, and a fence is
@@ -333,5 +333,5 @@ class ObjectJournal:
                 self._oldest = end
         except StoreUnavailable as error:
             logger.warning(
-                "slots of %s could not be deleted, to be tried again: %s", journal_folder(self._broker), error
+                "slots of %s could not be deleted, and will be retried: %s", journal_folder(self._broker), error
             )

@@ -238,7 +238,7 @@ class _Scans:
             except FileNotFoundError:
                 continue
             return numbers
-        raise StoreUnavailable(f"{journal_folder(self._broker)} has slots that are listed and do not exist")
+        raise StoreUnavailable(f"{journal_folder(self._broker)} lists slots that do not exist")
 
     async def fences(self, numbers: Sequence[int]) -> list[int]:
         """Returns the fences among these slots. One far below the newest slot is searched for only if it is the last:
@@ -344,7 +344,7 @@ async def newest_data(store: ObjectStore, broker: str, numbers: Sequence[int]) -
         except FileNotFoundError:  # its broker lives and goes on, or somebody removes it
             journal = await list_journal(store, broker)
             numbers = journal.slots if journal.is_needed else []
-    raise StoreUnavailable(f"{journal_folder(broker)} has slots that are listed and do not exist")
+    raise StoreUnavailable(f"{journal_folder(broker)} lists slots that do not exist")
 
 
 async def sweep(
@@ -373,7 +373,9 @@ async def _remove(store: ObjectStore, headers: SlotHeaders) -> int:
     except FileNotFoundError:  # another leader's sweep is at it
         return 0
     except (JournalDamaged, NeedsNewerBroker) as error:
-        logger.warning("%d objects of a journal of which coordination has no key stay: %s", len(journal.slots), error)
+        logger.warning(
+            "%d objects of a journal that coordination does not know are kept: %s", len(journal.slots), error
+        )
         return 0
     for batch in batches(journal.slots):
         reach("journals.sweep")
@@ -388,14 +390,14 @@ async def _end_if_empty(store: ObjectStore, headers: SlotHeaders, numbers: Seque
     newest, folder = await newest_data(store, headers.broker, numbers), journal_folder(headers.broker)
     if newest is not None and newest.seen.generation >= headers.seen()[0]:
         logger.warning(
-            "the journal %s has %d slots, and coordination has no key of it: it is not done, so it stays",
+            "the journal %s has %d slots, but coordination does not know it; it may still be needed, so it is kept",
             folder,
             len(numbers),
         )
         return
     await fence(store, headers)
     await put_done(store, headers.broker)
-    logger.info("the journal %s holds nothing: no rebuild of coordination has known it", folder)
+    logger.info("closed the journal %s, which no rebuild of coordination knew: it has no messages that count", folder)
 
 
 async def _is_old(store: ObjectStore, broker: str, numbers: list[int]) -> bool:

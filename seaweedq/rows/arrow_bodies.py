@@ -233,8 +233,8 @@ def _cast(name: str, cast: Cast, chunks: list[pa.Array], intake: Intake) -> pa.A
     except _Misfit:
         limit = intake.max_request_bytes
         raise RequestTooLarge(
-            f"the column {name!r} takes more than {limit} bytes once its dictionary or views are expanded; "
-            "send fewer rows in a request, or import them as an uploaded file",
+            f"the column {name!r} needs more than {limit} bytes once its dictionary or views are expanded; send "
+            "fewer rows per request, or import the rows as an uploaded file",
             limit_bytes=limit,
         ) from None
     except _ARROW_ERRORS as error:

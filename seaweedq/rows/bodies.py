@@ -142,7 +142,7 @@ def _messages(body: bytes) -> list[Any]:
         if "messages" not in fields:
             return [body]
         if len(fields) > 1:
-            raise InvalidRequest("the body has other fields beside `messages`", field="messages")
+            raise InvalidRequest("the body has `messages`, and must not have other fields", field="messages")
         return _raws.decode(fields["messages"])
     except msgspec.ValidationError as error:
         raise InvalidRequest(f'the body is neither a message nor {{"messages": [...]}}: {in_words(error)}') from None
@@ -218,28 +218,32 @@ def line_hint(line: bytes, bare: bool, format: Format) -> str | None:
     if not _is_json(line):
         return _of_broken_line(line)
     if format is Format.BYTES and not bare:
-        return None if _fields_of(line) & _OF_BYTES else f"each line has to be a message; {_IN_BASE64}"
+        return None if _fields_of(line) & _OF_BYTES else f"each line must be a message; {_IN_BASE64}"
     if bare or not _lacks_envelope(line):
         return None
-    return f"if each line is a value, add ?bare=true to the URL; else this line has to be {_enveloped(line)}"
+    return f"if each line is a value, add ?bare=true to the URL; otherwise this line must be {_enveloped(line)}"
 
 
 def body_hint(body: bytes, format: Format) -> str | None:
     """Returns a hint that mends a JSON body that is neither a message nor `{"messages": [...]}`; None if unknown."""
     if not _is_json(body):
         joined = any(map(_is_json, body.lstrip().split(b"\n", 1)[:1])) and b"\n" in body.strip()
-        return "the body has one JSON text a line: its content type is application/x-ndjson" if joined else None
+        return (
+            "the body has one JSON text per line: send it with the content type application/x-ndjson"
+            if joined
+            else None
+        )
     if format is Format.BYTES:
         return None if _fields_of(body) & (_OF_BYTES | {"messages"}) else _IN_BASE64
     if not _lacks_envelope(body):
         return None
-    return f"if the body is a value, it has to be {_enveloped(body)}"
+    return f"if the body is a value, it must be {_enveloped(body)}"
 
 
 def type_hint(body: bytes, is_form: bool) -> str | None:
     """Returns which content type a body seems to have that came under another one; a form's is the one that curl sends
     if none is given. None if unknown."""
-    told = ["curl sends it where no `-H 'content-type: ...'` is given"] if is_form else []
+    told = ["curl sends it unless you pass `-H 'content-type: ...'`"] if is_form else []
     first = body.lstrip().split(b"\n", 1)[0].strip()
     if _is_json(body):
         told.append("the body looks like JSON: send it with `-H 'content-type: application/json'`")
@@ -251,13 +255,11 @@ def type_hint(body: bytes, is_form: bool) -> str | None:
 
 def _of_broken_line(line: bytes) -> str | None:
     if _joined(line):
-        return (
-            "several JSON texts stand in one line: curl's `-d @file` removes line ends, `--data-binary @file` does not"
-        )
+        return "the line has several JSON texts: curl's `-d @file` removes line ends, `--data-binary @file` keeps them"
     if line[:1] in (b"{", b"[") and line[-1:] not in (b"}", b"]"):
         return (
-            "the line is cut off, or one JSON text stands on several lines: each line has to be a whole one, "
-            "as `jq -c .` prints it"
+            "the line is cut off, or a JSON text spans several lines: each line must be a whole JSON text, as `jq "
+            "-c .` prints it"
         )
     return None
 
@@ -311,7 +313,7 @@ def decode_body(body: bytes, encoding: str | None, limit_bytes: int) -> bytes:
         detail = f"the content encoding {encoding!r} is not supported; use {' or '.join(ENCODINGS)}, or none"
         raise UnsupportedEncoding(detail, supported=list(ENCODINGS))
     if len(decoded) > limit_bytes:
-        detail = f"the decoded body is over {limit_bytes} bytes; split it, or upload large payloads"
+        detail = f"the decoded body has more than {limit_bytes} bytes; split it, or upload large payloads"
         raise RequestTooLarge(detail, limit_bytes=limit_bytes)
     return decoded
 

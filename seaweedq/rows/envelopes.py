@@ -455,7 +455,7 @@ def lifetime_s(given: float | str) -> float:
     except ValueError as error:
         raise Refusal(f"expires_in_s: {error}") from None
     if not 0 < found <= MAX_EXPIRES_S:
-        raise Refusal(f"expires_in_s is {given[:SHOWN]!r}; it must be over 0 and at most {MAX_EXPIRES_S} seconds")
+        raise Refusal(f"expires_in_s is {given[:SHOWN]!r}; it must be more than 0 and at most {MAX_EXPIRES_S} seconds")
     return found
 
 

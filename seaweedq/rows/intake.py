@@ -102,8 +102,8 @@ def invalid_detail(count: int, first: int, reason: str, at_least: bool = False) 
 def too_large(what: str, size: int, limit_bytes: int, index: int) -> MessageTooLarge:
     """Returns the error for a message over the limit."""
     detail = (
-        f"{what} of message {index}: {size} bytes are over the limit of {limit_bytes}; "
-        "upload large payloads and publish them by reference"
+        f"{what} of message {index}: its {size} bytes exceed the limit of {limit_bytes}; upload large payloads and "
+        "publish them by reference"
     )
     return MessageTooLarge(detail, limit_bytes=limit_bytes, index=index)
 

@@ -218,8 +218,8 @@ class Chain:
         self.first = page[0] if page else name
         if name is None and self.start.sequence:  # retention keeps the newest entry
             raise ChainDamaged(
-                f"{self.folder} has no entries, though it begins with entry {self.start}: restore them; where "
-                "coordination was restored from a backup, `seaweedq cluster rebuild` mends it",
+                f"{self.folder} has no files, although it should begin with file {self.start}: restore the files, "
+                "or, if coordination was restored from a backup, run `seaweedq cluster rebuild`",
                 name=self.folder,
             )
         self._names = None
@@ -248,7 +248,7 @@ class Chain:
         If it is cancelled, the entry may exist or may still appear: the caller may only append the same bytes again.
         """
         name = EntryName(metadata.sequence, metadata.first_offset)
-        require(name == self.next, "%s is appended to %s, which goes on with %s", name, self.folder, self.next)
+        require(name == self.next, "cannot append %s to %s, whose next file is %s", name, self.folder, self.next)
         if self.sealed:
             raise ChainDamaged(
                 f"{self.folder} is sealed at offset {self.end}: entry {self.next} cannot be appended", name=self.folder
@@ -364,7 +364,7 @@ class Chain:
         if len(found) < len(listed) and not self._has_warned:
             self._has_warned = True
             others = [each for each in listed if not EntryName.from_object(each, self.folder)]
-            logger.warning("%s has objects of somebody else, which are left out: %s", self.folder, others[:3])
+            logger.warning("ignoring objects in %s that seaweedq did not write: %s", self.folder, others[:3])
         return found
 
     def _place(self, name: EntryName) -> str:
@@ -404,9 +404,9 @@ class Chain:
         except (ChainDamaged, OSError) as error:
             raise StoreUnavailable(f"{path} exists but cannot be read, so its writer is unknown") from error
         except NeedsNewerBroker as error:
-            raise Fenced(f"a newer broker wrote {path}: this broker does not own the segment any more") from error
+            raise Fenced(f"a newer broker wrote {path}: this broker no longer owns the segment") from error
         if there.nonce != metadata.nonce:
-            raise Fenced(f"broker {there.broker} wrote {path}: this broker does not own the segment any more")
+            raise Fenced(f"broker {there.broker} wrote {path}: this broker no longer owns the segment")
 
     async def _find_last(self, page: Sequence[EntryName], is_all: bool) -> EntryName | None:
         """Returns the last entry of the chain, given those of the first page."""
@@ -447,4 +447,4 @@ class Chain:
 
 
 def _missing(path: str) -> ChainDamaged:
-    return ChainDamaged(f"{path} does not exist, though the segment's chain includes it", name=path)
+    return ChainDamaged(f"{path} does not exist, although the segment's chain includes it", name=path)

@@ -76,14 +76,14 @@ def read_footer(file: BinaryIO) -> pq.FileMetaData:
     found = memoryview(file.read(end - file.tell()))
     before, footer = found[: -(length + _END_BYTES)], found[-(length + _END_BYTES) :]
     if bytes(before) != GUARD.pack(MAGIC, zlib.crc32(footer)):
-        raise ValueError("its footer is not as it was written")
+        raise ValueError("its footer was changed after it was written")
     return pq.read_metadata(pa.BufferReader(_PARQUET + footer))
 
 
 def _footer_bytes(file: memoryview) -> int:
     """Returns the length of the footer that the end of a file states. Raises ValueError if it is no end of one."""
     if len(file) < _END_BYTES or bytes(file[-len(_PARQUET) :]) != _PARQUET:
-        raise ValueError("it does not end as a Parquet file does")
+        raise ValueError("it does not end like a Parquet file")
     return int(_LENGTH.unpack(file[-_END_BYTES : -len(_PARQUET)])[0])
 
 
@@ -285,7 +285,7 @@ def open_entry(file: BinaryIO, name: str) -> tuple[pq.ParquetFile, EntryMetadata
         raise ChainDamaged(f"{name} cannot be read as a chain entry: {error}", name=name) from error
     if EntryName.parse(name) != EntryName(metadata.sequence, metadata.first_offset):
         raise ChainDamaged(
-            f"{name} states another sequence and first offset in its metadata: {metadata.sequence} and "
+            f"{name} has a different sequence and first offset in its metadata: {metadata.sequence} and "
             f"{metadata.first_offset}",
             name=name,
         )
@@ -302,7 +302,7 @@ def _decoded(stated: bytes, name: str) -> EntryMetadata:
     needs = _needs.decode(stated).needs_level  # first, since a later level may have other members
     if needs > levels.HIGHEST:
         raise needs_newer(
-            f"{name} needs a broker that reads level {needs}; this one reads levels up to {levels.HIGHEST}"
+            f"{name} needs a broker that can read level {needs}; this broker can read levels up to {levels.HIGHEST}"
         )
     return _metadata.decode(stated)
 

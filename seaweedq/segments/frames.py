@@ -144,7 +144,7 @@ def rows_of(frame: Frame, layout: Layout) -> pa.RecordBatch:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise needs_newer(f"{where} has rows that this broker cannot read ({error})") from error
     if rows.num_rows != frame.count:
-        raise JournalDamaged(f"{where} says {frame.count} rows and holds {rows.num_rows}")
+        raise JournalDamaged(f"{where} states {frame.count} rows but contains {rows.num_rows}")
     return rows
 
 
@@ -198,7 +198,7 @@ def _headers_of(index: bytes | memoryview) -> list[_Header]:
     try:
         return _decoder.decode(index)
     except msgspec.DecodeError as error:
-        raise needs_newer(f"a frame of the journal has a form that this broker does not read ({error})") from error
+        raise needs_newer(f"a frame of the journal has a form that this broker cannot read ({error})") from error
 
 
 class Content(Protocol):
@@ -293,7 +293,7 @@ def read_commits(data: Content, path: str, end: int | None = None) -> Generator[
     header = read_header(data[:FILE_HEADER_BYTES], size, path)
     if header is None:
         if end is not None:
-            raise _damaged(path, 0, "has no header, though another file follows")
+            raise _damaged(path, 0, "has no header, although another file follows")
         return 0
     if end is not None and not FILE_HEADER_BYTES <= end <= size:
         raise _damaged(path, size, f"is cut off: the next file states that it ends at byte {end}")
@@ -307,7 +307,7 @@ def read_commits(data: Content, path: str, end: int | None = None) -> Generator[
     if end is not None and at != end:
         raise _damaged(path, at, f"has a damaged commit before its end at byte {end}")
     if end is None and _is_followed(data, at, header.file_id, number):
-        raise _damaged(path, at, "has a damaged commit, though a later one follows")
+        raise _damaged(path, at, "has a damaged commit, although a later commit follows")
     return at
 
 

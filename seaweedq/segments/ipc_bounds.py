@@ -31,8 +31,8 @@ def messages(body: pa.Buffer) -> Iterator[pa.ipc.Message]:
     yield from pa.ipc.MessageReader.open_stream(source)
     if behind := body.size - source.tell():
         raise UnreadableBody(
-            f"the Arrow stream ends at byte {source.tell()}, and {behind} bytes stand behind its end; "
-            "write all batches into one stream"
+            f"the Arrow stream ends at byte {source.tell()}, but {behind} bytes follow its end; write all batches "
+            "into one stream"
         )
 
 
@@ -50,7 +50,7 @@ def check_bounds(body: pa.Buffer, limit_bytes: int) -> None:
         if total > limit_bytes or buffers > MAX_BUFFERS:
             detail = f"the stream has more than {limit_bytes} bytes (decompressed) or {MAX_BUFFERS} buffers"
             raise RequestTooLarge(
-                f"{detail}; split it, or upload it as a file and import that", limit_bytes=limit_bytes
+                f"{detail}; split the stream, or upload it as a file and import the file", limit_bytes=limit_bytes
             )
 
 
@@ -150,7 +150,7 @@ def _batch_lengths(metadata: bytes, batch: int, body: pa.Buffer | None) -> list[
 def _decompressed(data: memoryview, offset: int, length: int) -> int:
     """Returns the length that a compressed buffer states at its beginning; -1 there means that it is not compressed."""
     if offset + 8 > len(data):
-        raise UnreadableBody("a buffer lies outside of its message")
+        raise UnreadableBody("a buffer lies outside its message")
     stated: int = struct.unpack_from("<q", data, offset)[0]
     if stated < -1:
         raise UnreadableBody("a compressed buffer has a negative length")

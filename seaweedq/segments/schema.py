@@ -159,7 +159,7 @@ def _check_identifiers(ids: list[int], fields: list[_Field]) -> None:
     required = {field.id for field in fields if field.required and field.kind not in ("float", "double")}
     for number in ids:
         if number not in required:
-            raise _refused("schema", f"the identifier field {number} is none of its required fields, or is a float")
+            raise _refused("schema", f"the identifier field {number} must be a required field, and not a float")
 
 
 def _refused(name: str, reason: str) -> InvalidRequest:

@@ -67,9 +67,9 @@ class Loss:
 
     def __str__(self) -> str:
         if self.end is None:
-            return f"segment {self.segment} from offset {self.first} on, which no broker remembers"
+            return f"segment {self.segment} from offset {self.first} on, which brokers no longer know"
         if self.end < self.first:
-            return f"segment {self.segment} ends at {self.end}, though it was read to {self.first}"
+            return f"segment {self.segment} ends at {self.end}, although it was read up to {self.first}"
         return f"segment {self.segment}, offsets {self.first} to {self.end}"
 
 

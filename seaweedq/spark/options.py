@@ -120,7 +120,9 @@ class WriteOptions:
         given = _given({name: text for name, text in options.items() if name.lower() not in _OF_SPARK}, WRITE_NAMES)
         invalid: str | None = given.get("invalidRows", FAIL)
         if invalid == given["topic"]:
-            raise ValueError(f"invalidRows is {invalid!r}, the topic that refuses them; it must be {FAIL!r} or another")
+            raise ValueError(
+                f"invalidRows is {invalid!r}, the topic that the rows are for; it must be {FAIL!r} or another topic"
+            )
         return WriteOptions(
             _url(given),
             given["topic"],
@@ -135,14 +137,14 @@ def _given(options: Mapping[str, str], allowed: Sequence[str]) -> dict[str, str]
     names = {name.lower(): name for name in allowed}
     given = {_official_name(name, names): value for name, value in options.items()}
     if not given.get("topic"):
-        raise ValueError("the option topic is not given; it must be the name of a topic")
+        raise ValueError("the option topic is missing; it must be the name of a topic")
     return given
 
 
 def _url(given: Mapping[str, str]) -> str:
     url = given.get("url") or os.environ.get("SEAWEEDQ_URL")
     if not url:
-        raise ValueError("the option url is not given, and SEAWEEDQ_URL is not set")
+        raise ValueError("the option url is missing, and SEAWEEDQ_URL is not set")
     return url
 
 
@@ -150,7 +152,7 @@ def _write_name(given: Mapping[str, str]) -> tuple[str | None, int]:
     writer, number = given.get("writeId"), given.get("writeNumber")
     if (writer is None) != (number is None):
         there, missing = ("writeId", "writeNumber") if number is None else ("writeNumber", "writeId")
-        raise ValueError(f"the option {there} is given, and {missing} is not; a write has both or none")
+        raise ValueError(f"the option {there} is set, but {missing} is not; a write needs both or neither")
     if writer is None or number is None:
         return None, 0
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,128}", writer) or writer.startswith(OWN_WRITERS):
@@ -168,12 +170,14 @@ def _official_name(name: str, names: Mapping[str, str]) -> str:
         return names[name.lower()]
     if name.lower() == "pushdown" and "columns" in names:
         raise ValueError(
-            "there is no option pushdown: up to 4.3.0 Spark keeps the filters of one query for others over the same "
-            "DataFrame, which then have wrong rows. State offsets, times and columns, or use read_topic, which filters"
+            "there is no option pushdown: Spark up to 4.3.0 reuses the filters of one query for other queries over "
+            "the same DataFrame, which then return wrong rows. Use the options for offsets, times and columns, or "
+            "use read_topic, which filters"
         )
     nearest = get_close_matches(name.lower(), names, 1, 0) or ["topic"]
     raise ValueError(
-        f"there is no option {name!r}; the nearest is {names[nearest[0]]!r}. These are: {', '.join(names.values())}"
+        f"there is no option {name!r}; the nearest is {names[nearest[0]]!r}. The options are: "
+        f"{', '.join(names.values())}"
     )
 
 

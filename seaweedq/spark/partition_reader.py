@@ -111,9 +111,9 @@ class TopicFacts:
         """Raises ClientError for a segment map of another topic of this name."""
         if other := segments_of_another(self.created_at, known):
             raise ClientError(
-                f"the topic at {self.folder} is another one: that of this query was created at {self.created_at}, and "
-                f"segment {other[0]['id']} at {other[0]['created_at']}. Call load() again for the new topic; "
-                f"its stream needs a new checkpoint"
+                f"the topic at {self.folder} has been replaced: the topic of this query was created at "
+                f"{self.created_at}, but segment {other[0]['id']} at {other[0]['created_at']}. Call load() again for "
+                "the new topic; its stream needs a new checkpoint"
             )
 
 
@@ -173,11 +173,11 @@ class PartitionReader:
         """Raises ClientError for lost rows, or logs them if the query is to go on."""
         if not losses:
             return
-        said = "; ".join(map(str, losses[:10])) + (f"; and {len(losses) - 10} others" if len(losses) > 10 else "")
-        detail = f"rows of topic {self.options.topic!r} are gone before they were read: {said}"
+        said = "; ".join(map(str, losses[:10])) + (f"; and {len(losses) - 10} more" if len(losses) > 10 else "")
+        detail = f"rows of topic {self.options.topic!r} were deleted before they were read: {said}"
         if self.options.fail_on_data_loss:
-            raise ClientError(f"{detail}. With the option failOnDataLoss=false the query goes on behind them")
-        logger.warning("%s; the query goes on behind them", detail)
+            raise ClientError(f"{detail}. With the option failOnDataLoss=false the query continues after them")
+        logger.warning("%s; the query continues after them", detail)
 
     def _read_files(self, read: TableRead, facts: TopicFacts) -> Iterator[pa.RecordBatch]:
         def is_gone(part: FilePart) -> bool:

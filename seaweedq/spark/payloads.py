@@ -47,7 +47,7 @@ def with_payloads(
     if wrong not in ("raise", "null"):
         raise ValueError(f"wrong is {wrong!r}; it must be 'raise' or 'null'")
     if into in frame.columns:
-        raise ValueError(f"the table has a column {into!r} already; choose another name with into")
+        raise ValueError(f"the table already has a column {into!r}; choose another name with into")
     reader = PayloadReader(max_bytes, wrong, within and within.rstrip("/") + "/", dict(storage_options or {}))
     schema = StructType([*frame.schema.fields, StructField(into, BinaryType())])
     return frame.mapInArrow(_batches(reader, column, into), schema)
@@ -104,7 +104,7 @@ class PayloadReader:
         uri, size = reference["uri"] or "", reference["size"]
         found = _URI.fullmatch(uri)
         if not found or "/../" in uri or "/./" in uri or (self.within and not uri.startswith(self.within)):
-            raise ClientError("its URI is not one of a payload that may be opened here")
+            raise ClientError("its URI does not name a payload that may be opened here")
         if size is None or not 0 <= size <= self.max_bytes:
             raise ClientError(f"it has {size} bytes, but max_bytes is {self.max_bytes}")
         import fsspec  # workers without payloads are spared it

@@ -34,12 +34,12 @@ def check_frame(schema: "StructType", facts: Mapping[str, Any], now_us: int) -> 
     taken = [name for name in topic.names if name not in READ_ONLY]
     if given := [name for name in READ_ONLY if name in schema.names]:
         names = ", ".join(map(repr, given))
-        raise ValueError(f"the topic gives {names} by itself: write df.drop({names})")
+        raise ValueError(f"the topic sets {names} itself: write df.drop({names})")
     for name in schema.names:
         if name not in taken:
             raise ValueError(_unknown(name, schema.names, taken, facts))
         if schema.names.count(name) > 1:
-            raise ValueError(f"the column {name!r} is there {schema.names.count(name)} times")
+            raise ValueError(f"the column {name!r} appears {schema.names.count(name)} times")
     intake = topic_intake(facts, now_us)
     for field in schema.fields:
         if wrong := _misfit(field, topic.field(field.name).type, intake):
@@ -53,7 +53,10 @@ def check_frame(schema: "StructType", facts: Mapping[str, Any], now_us: int) -> 
 def _unknown(name: str, given: Sequence[str], taken: Sequence[str], facts: Mapping[str, Any]) -> str:
     same = [each for each in taken if each.lower() == name.lower()]
     if renamed := same or [each for each in QUEUE_COLUMNS if each == f"_{name}"]:
-        return f"the column {name!r} is {renamed[0]!r} here: write df.withColumnRenamed({name!r}, {renamed[0]!r})"
+        return (
+            f"the column {name!r} is called {renamed[0]!r} in the topic: write df.withColumnRenamed({name!r}, "
+            f"{renamed[0]!r})"
+        )
     others = ", ".join(repr(each) for each in given if each not in taken)
     has = f"the topic has no column {name!r}; it takes {', '.join(taken)}"
     return (
@@ -66,7 +69,7 @@ def _unknown(name: str, given: Sequence[str], taken: Sequence[str], facts: Mappi
 def _as_value(facts: Mapping[str, Any]) -> str:
     if facts["format"] != Format.JSON:
         return ""
-    return ": a json topic takes each row as JSON, such as df.selectExpr('to_json(struct(*)) AS value')"
+    return ": a json topic needs each row as JSON, such as df.selectExpr('to_json(struct(*)) AS value')"
 
 
 def _misfit(field: "StructField", wanted: pa.DataType, intake: Intake) -> str:
@@ -131,7 +134,7 @@ def _with_fixed(batch: pa.RecordBatch, intake: Intake) -> tuple[pa.RecordBatch, 
         other = pc.not_equal(pc.binary_length(column), size).fill_null(False)
         for row in np.flatnonzero(other.to_numpy(zero_copy_only=False)):
             has = len(column[int(row)].as_buffer())
-            wrong.append(InvalidRow(int(row), wanted.name, f"{wanted.name} has {has} bytes, and not {size}"))
+            wrong.append(InvalidRow(int(row), wanted.name, f"{wanted.name} has {has} bytes, but needs {size}"))
         fitting = pc.if_else(other, pa.scalar(None, column.type), column)
         batch = batch.set_column(at, wanted.name, fitting.cast(wanted.type))
     return batch, wrong

@@ -48,13 +48,15 @@ class Source:
         """Returns the reader of a batch."""
         self.options.check(*STREAM_ONLY, of="batches")
         if self.options.starting == "latest":
-            raise ValueError("startingOffsets is 'latest'; a batch has none of it, so it must be 'earliest' or JSON")
+            raise ValueError(
+                "startingOffsets is 'latest', at which a batch would be empty; it must be 'earliest' or JSON"
+            )
         return BatchReader(self.options, schema, self._facts)
 
     def stream_reader(self, schema: "StructType") -> "DataSourceStreamReader":
         """Returns the reader of a stream."""
         check_stream_version()
-        self.options.check(*BATCH_ONLY, of="streams, which have no end")
+        self.options.check(*BATCH_ONLY, of="streams, which never end")
         from seaweedq.spark.stream_reader import StreamReader
 
         return StreamReader(self.options, schema, self._facts)
@@ -70,7 +72,7 @@ class Source:
         """Returns the writer of a stream. Raises as `writer`."""
         options, facts = self._writing(schema, overwrite)
         if options.write_id is not None:
-            raise ValueError("the option writeId is not for streams, whose writes have the ids of query and batch")
+            raise ValueError("the option writeId is not for streams, which use the ids of the query and the batch")
         from seaweedq.spark.writer import StreamWriter
 
         return StreamWriter(options, facts)
@@ -79,13 +81,15 @@ class Source:
         check_write_version()
         options = WriteOptions.parse(self._given)
         if overwrite:
-            raise ValueError("a topic's messages stay, and no write replaces them: write mode('append'), or outputMode")
+            raise ValueError("a write cannot replace a topic's messages: use mode('append'), or outputMode")
         with Client(options.url) as client:
             facts = client.run(call("GET", topic_path(options.topic)))
             if options.invalid_rows:
                 kind = client.run(call("GET", topic_path(options.invalid_rows)))["format"]
                 if kind != "json":
-                    detail = f"invalidRows is {options.invalid_rows!r}, a {kind} topic; it must be a json topic"
+                    detail = (
+                        f"invalidRows is {options.invalid_rows!r}, which is a {kind} topic; it must be a json topic"
+                    )
                     raise ValueError(detail)
         check_frame(schema, facts, SystemClock().now_us())
         return options, facts

@@ -104,14 +104,14 @@ def read_topic(
     if store is not None:
         folder = topic_folder(store, topic)
         if tail != "skip":
-            detail = "with a store it must be 'skip', since only brokers have rows in no file"
+            detail = "with a store it must be 'skip', because only brokers have rows that are not in files"
             raise ValueError(f"tail is {tail!r}; {detail}")
         frame = _frame_of_store(spark, folder, starting, ending, segments, storage or {})
         now = datetime.fromtimestamp(SystemClock().now_us() / 1e6, UTC)
         return frame if expired == "keep" else frame.where(unexpired(now))
     where = url or os.environ.get("SEAWEEDQ_URL")
     if not where:
-        raise ValueError("no url of a broker is given, and SEAWEEDQ_URL is not set")
+        raise ValueError("no broker URL is given, and SEAWEEDQ_URL is not set")
 
     with Client(where, headers=headers) as client:
         if tail == "flush":
@@ -152,7 +152,9 @@ def _frame_of_store(
     storage: Mapping[str, Any],
 ) -> "DataFrame":
     if isinstance(starting, datetime) or isinstance(ending, datetime):
-        raise ValueError("starting and ending are offsets with a store; brokers find the offsets of a time")
+        raise ValueError(
+            "with a store, starting and ending must be offsets, because only brokers can find the offsets of a time"
+        )
     chosen, schema = plan_of_store(folder, storage, starting, ending, segments)
     return _files(spark, folder, spark_schema_of(schema), chosen, {})
 
@@ -334,16 +336,19 @@ def _chains(places: Iterable[str], topic: str) -> dict[int, Sequence[EntryName]]
         folder, _, name = place.rpartition("/")
         segment, entry = _SEGMENT.fullmatch(folder), EntryName.from_object(name)
         if folder and not segment and not _is_hidden(folder):
-            detail = f"{place!r} at {topic} is in a folder that is none of a segment; Spark reads no topic beside it"
+            detail = (
+                f"{place!r} at {topic} is in a folder that does not belong to a segment; Spark cannot read a topic "
+                "beside such a file"
+            )
             raise ClientError(detail, name=place)
         if segment and entry:
             found.setdefault(int(segment[1]), []).append(entry)
         else:
             others.append(place)
     if not found:
-        raise TopicNotFound(f"there are no files of a topic at {topic}", url=topic)
+        raise TopicNotFound(f"no topic has files at {topic}", url=topic)
     if others:
-        logger.warning("%s has objects of somebody else, which are left out: %s", topic, sorted(others)[:3])
+        logger.warning("ignoring objects in %s that seaweedq did not write: %s", topic, sorted(others)[:3])
     return {number: _check_whole(number, sorted(names)) for number, names in sorted(found.items())}
 
 
@@ -356,8 +361,8 @@ def _check_whole(number: int, names: Sequence[EntryName]) -> Sequence[EntryName]
     for one, following in pairwise(names):
         if following.sequence != one.sequence + 1:
             raise ChainDamaged(
-                f"segment {number} has the entries {one} and {following}, and none between. If retention has taken "
-                f"those before, brokers know it: read the topic with a url instead of the store",
+                f"segment {number} has the files {one} and {following}, but none between them. If retention deleted "
+                "earlier files, only brokers know: read the topic with a url instead of the store",
                 name=str(following),
             )
     return names

@@ -119,8 +119,8 @@ class TopicWriter:
         if found is not None and found.number == number and found.state != "failed" and found.rows != rows:
             raise ClientError(
                 f"an earlier attempt at write {number} of {writer!r} has written {found.rows} invalid rows into "
-                f"{topic!r}, and this one has found {rows}. Nothing more was written, as rows would be in both topics "
-                "or in neither; with another topic for invalidRows this attempt's rows are taken"
+                f"{topic!r}, but this attempt has found {rows}. Nothing more was written, because rows could be in "
+                "both topics or in neither; to write this attempt's rows, use another topic for invalidRows"
             )
 
     def _split(self, batches: Iterable[pa.RecordBatch], valid: RowFiles, invalid: RowFiles, partition: int) -> None:
@@ -195,7 +195,7 @@ def remove(client: Client, topic: str, uploads: Sequence[str]) -> None:
         except BadRequest:
             continue  # it is gone, or a write names it
         except Exception as error:
-            logger.warning("uploads of topic %r are left, and expire: %s", topic, error)
+            logger.warning("uploads of topic %r could not be aborted, and will expire: %s", topic, error)
             return
 
 
@@ -249,8 +249,8 @@ def _refusal(topic: str, partition: int, seen: int, wrong: Sequence[InvalidRow])
     first = wrong[0]
     what = f"row {seen + first.row} of partition {partition}"
     where = f"its column {first.column!r}: " if first.column else ""
-    others = f" ({len(wrong) - 1} others near it are invalid, too)" if len(wrong) > 1 else ""
+    others = f" ({len(wrong) - 1} more rows near it are also invalid)" if len(wrong) > 1 else ""
     return ClientError(
-        f"the topic {topic!r} does not take {what}, {where}{first.reason}{others}. Nothing was written; with the "
-        "option invalidRows another topic gets such rows"
+        f"the topic {topic!r} does not take {what}, {where}{first.reason}{others}. Nothing was written; to send such "
+        "rows to another topic, set the option invalidRows"
     )

@@ -77,17 +77,20 @@ async def check_generation(store: ObjectStore, known: Generation, named: str) ->
     if newest and (newest.number, newest.nonce) == (known.number, known.nonce):
         return
     if newest is None:
-        raise UnfitStore(f"{named}: coordination has generation {known.number}, and the store lacks its _generations/")
+        raise UnfitStore(f"{named}: coordination has generation {known.number}, but the store has no _generations/")
     if newest.number < known.number:
-        what = f"coordination has generation {known.number}, and the store only {newest.number}: it is an older copy"
+        what = (
+            f"coordination has generation {known.number}, but the store has only {newest.number}: the store is an "
+            "older copy"
+        )
     elif newest.number > known.number:
         what = (
-            f"the store has generation {newest.number}, and coordination {known.number}: it went back, or is another "
-            "one than the cluster has now"
+            f"the store has generation {newest.number}, but coordination has {known.number}: coordination was "
+            "restored to an earlier state, or is not the cluster's present coordination"
         )
     else:
-        what = f"coordination and the store have different generations of the number {known.number}"
-    raise UnfitStore(f"{named}: {what}; start with the coordination that all brokers have")
+        what = f"coordination and the store have different generations with the number {known.number}"
+    raise UnfitStore(f"{named}: {what}; start with the coordination that all brokers use")
 
 
 async def read_generation(store: ObjectStore, number: int) -> Generation:
@@ -98,7 +101,7 @@ async def read_generation(store: ObjectStore, number: int) -> Generation:
     except msgspec.DecodeError as error:
         raise Damaged(f"{name} cannot be read: {error}", name=name) from error
     if found.number != number:
-        raise Damaged(f"{name} says that it is generation {found.number}", name=name)
+        raise Damaged(f"{name} states that it is generation {found.number}", name=name)
     return found
 
 
@@ -123,7 +126,10 @@ class Generations:
         """Checks that the store knows no other generation than this life's. Raises Fenced, StoreUnavailable."""
         newest = await newest_number(self._store)
         if newest != self.mine.number:
-            why = f"the store has generation {newest} of coordination, and this broker is of {self.mine.number}"
+            why = (
+                f"the store has generation {newest} of coordination, but this broker belongs to generation "
+                f"{self.mine.number}"
+            )
             self.end(why)
             raise Fenced(why)
 

@@ -68,7 +68,7 @@ async def _check_lists(store: ObjectStore, folder: str) -> None:
     beside = [folder + name for name in IN_FOLDER]
     _expect(
         sorted(whole) == sorted([*beside, folder + BELOW]),
-        f"lists {_short(whole, folder)} right after {[*IN_FOLDER, BELOW]} were created",
+        f"lists {_short(whole, folder)} immediately after {[*IN_FOLDER, BELOW]} were created",
         "recovery and every search for the end of a segment, which ask the store for what exists",
     )
     _expect(
@@ -154,7 +154,7 @@ async def probe(store: PayloadStore, ids: Ids, racers: int = 32) -> None:
             if error.fields.get("code") == NO_BUCKET:
                 raise
             last = error
-            logger.warning("an endpoint of the store does not answer, going on without it: %s", error)
+            logger.warning("an endpoint of the store does not answer; continuing without it: %s", error)
         else:
             answering.append(endpoint)
     if not answering:
@@ -184,7 +184,7 @@ async def _race(stores: Sequence[ObjectStore], ids: Ids, racers: int) -> None:
         winners = [content for content, mine in zip(contents, won, strict=True) if mine]
         if len(winners) != 1:
             wrong = (
-                f"none of {racers} creates of a new name succeeded: the store claims that the object existed already"
+                f"none of {racers} creates of a new name succeeded: the store claims that the object already existed"
             )
             if winners:
                 count = f"{len(winners)} of {racers} concurrent creates of one name succeeded, not one"
@@ -192,7 +192,7 @@ async def _race(stores: Sequence[ObjectStore], ids: Ids, racers: int) -> None:
             raise UnfitStore(wrong, racers=racers, winners=len(winners))
         for store in stores:
             if await _create(store, name, f"{nonce} late".encode()):
-                raise UnfitStore("the store created an object that existed already: it ignores create-if-absent")
+                raise UnfitStore("the store overwrote an existing object: it ignores create-if-absent")
             if await store.read(name) != winners[0]:
                 raise UnfitStore("the store refused a create, but overwrote the object nevertheless")
     finally:

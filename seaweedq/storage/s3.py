@@ -57,7 +57,10 @@ class S3Store:
     ) -> None:
         match = _URL.fullmatch(url)
         if not match:
-            why = "is not a URL like s3://bucket/prefix, whose bucket has 2 to 255 characters (AWS takes 3 to 63)"
+            why = (
+                "must be a URL like s3://bucket/prefix; the bucket's name must have 2 to 255 characters (3 to 63 on "
+                "AWS)"
+            )
             raise InvalidRequest(f"store={url!r} {why}", field="store")
         self.endpoint = endpoint
         limits = ConnectionLimits(connect_timeout_s, read_timeout_s, connections)
@@ -155,9 +158,7 @@ class S3Store:
 
     async def receive(self, name: str, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str | None:
         """Raises NotImplementedError: clients put payloads to the store itself."""
-        raise NotImplementedError(
-            "this store receives no payloads: clients put them to S3 themselves, with signed requests"
-        )
+        raise NotImplementedError("this store does not receive payloads: clients upload them to S3 with signed URLs")
 
     async def copy(self, name: str, to: str) -> None:
         """As PayloadStore. The store copies up to 5 GiB at once, and larger objects in parts."""

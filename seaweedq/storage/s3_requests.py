@@ -62,7 +62,7 @@ class Encryption:
 
     def __post_init__(self) -> None:
         if self.kms_key and self.kind != KMS:
-            raise InvalidRequest(f"s3_sse_kms_key has no use with s3_sse={self.kind}", field="s3_sse_kms_key")
+            raise InvalidRequest(f"s3_sse_kms_key has no effect with s3_sse={self.kind}", field="s3_sse_kms_key")
 
     def parameters(self, method: str) -> Mapping[str, str]:
         """Returns the parameters of boto for a request."""
@@ -263,7 +263,7 @@ class Bucket:
         found, more = await self._repeat(f"list {prefix}", lambda: self._page(prefix, after, limit))
         asked = [each for each in found if each.name.startswith(prefix) and each.name != after]
         if len(asked) < len(found):
-            self.work_around("lists keys outside the prefix, or the one to start after: they are left out")
+            self.work_around("lists keys outside the prefix, or the key to start after; ignoring them")
         if more and not asked:
             raise StoreUnavailable(f"the store's listing of {prefix} after {after!r} does not advance")
         return asked, more
@@ -351,7 +351,9 @@ class Bucket:
         stated = {**self.encryption.parameters(method), **parameters}
         answer: dict[str, Any] = await self._files._call_s3(method, Bucket=self.name, **stated)
         if not self._signed.record_success(tried):
-            self.work_around("refuses requests that are signed here: botocore makes them all, which takes more CPU")
+            self.work_around(
+                "refuses requests that this broker signs itself: botocore now signs all of them, which needs more CPU"
+            )
         return answer
 
     async def _repeat(self, what: str, act: Callable[[], Awaitable[T]]) -> T:
@@ -383,12 +385,12 @@ class Bucket:
             self._unsupported_s = now_s
         if now_s < self._unsupported_s + UNSUPPORTED_S:
             return self._unavailable(f"create {key}", error, UNSUPPORTED)
-        return UnfitStore(f"{self._where} does not support create-if-absent (If-None-Match: *) any more: {error}")
+        return UnfitStore(f"{self._where} no longer supports create-if-absent (If-None-Match: *): {error}")
 
     def _unavailable(self, what: str, error: Exception, named: str = "") -> StoreUnavailable:
         status, code = _answer(error)
         told = f"{status}" if code == f"{status}" else f"{status} {code}"  # a head's answer has no body with a code
-        detail = f"the store answered {told}" if status else "the store did not answer, or not completely"
+        detail = f"the store answered {told}" if status else "the store did not answer, or its answer was incomplete"
         inside = f"{self._where}, {what}: {error}" if f"{error}" else f"{self._where}, {what}: {type(error).__name__}"
         return StoreUnavailable(detail, inside=inside, code=named or code)
 

@@ -129,7 +129,7 @@ async def test_a_revision_that_another_history_has_used_ends_the_life(world: Wor
     await there.put_change(7, [("c", b"7")], [("e", b"5")])  # what is beside may have another value by now
     assert not told
     for another in ([("c", b"8"), ("d", None), ("tokens/t", b"1")], [("e", b"7")]):
-        with pytest.raises(Fenced, match=r"coordination went back: .* has another change"):
+        with pytest.raises(Fenced, match=r"coordination was restored to an earlier state: .* with a different change"):
             await there.put_change(7, another)
     assert len(told) == 2
     for later in (sealer(), TWO):  # the secret was changed meanwhile
@@ -149,7 +149,7 @@ async def test_a_damaged_change_gives_way_to_a_repeat(world: World) -> None:
 async def test_a_change_in_other_bytes_is_the_same(world: World) -> None:
     await world.backups().put_change(7, [("c", b'{"a":30,"b":[1]}')])
     await world.backups().put_change(7, [("c", b'{"b": [1], "a": 30.0}')])
-    with pytest.raises(Fenced, match="has another change"):
+    with pytest.raises(Fenced, match="with a different change"):
         await world.backups().put_change(7, [("c", b'{"a":31,"b":[1]}')])
 
 

@@ -66,7 +66,7 @@ async def test_a_task_that_ends_by_itself_ends_the_life_loudly(
         assert not broker.lost.is_set()
         gate.open.set()
         await asyncio.wait_for(broker.lost.wait(), WITHIN_S)
-    assert "handover ended unforeseen" in caplog.text
+    assert "handover ended unexpectedly" in caplog.text
     assert ("a defect" in caplog.text) == (how == "raises")
 
 

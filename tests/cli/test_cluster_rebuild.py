@@ -34,12 +34,12 @@ TOPIC = {
     ("changes", "line"),
     [
         ({}, "state: snapshot, generation 1, number 7, revision 90"),
-        ({"source": "nothing"}, "state: nothing: all comes from the store"),
-        ({}, "journal of a.1: is replayed"),
+        ({"source": "nothing"}, "state: nothing: everything comes from the store"),
+        ({}, "journal of a.1: will be replayed"),
         ({"hindering": {"b.2": "no lock"}}, "journal of b.2: CANNOT BE READ: no lock"),
         ({"damaged": ["x"]}, "backup x: damaged, not used"),
-        ({"unverified": ["x"]}, "backup x: of another secret, grants no permissions"),
-        ({"topics": [TOPIC]}, "topic t: 1 segments sealed since, 2 segments begun since"),
+        ({"unverified": ["x"]}, "backup x: made with another secret, so it grants no permissions"),
+        ({"topics": [TOPIC]}, "topic t: 1 segments sealed since, 2 segments created since"),
         ({"topics": [{**TOPIC, "segments_ended": 0, "segments_begun": 0, "damage": ["no file"]}]}, "topic t: no file"),
         ({}, "may be lost: links"),
     ],
@@ -49,6 +49,6 @@ def test_lines(changes: dict[str, object], line: str) -> None:
 
 
 def test_the_last_line_says_what_was_done() -> None:
-    assert rebuild_lines(ANSWER)[-1] == "rebuilt: coordination is of generation 2, with 1,412 keys"
+    assert rebuild_lines(ANSWER)[-1] == "rebuilt: coordination has generation 2, and 1,412 keys"
     planned = rebuild_lines({**ANSWER, "generation": 0})
     assert planned[-1] == "nothing was changed; a rebuild would write 1,412 keys"

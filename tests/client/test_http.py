@@ -61,7 +61,7 @@ def test_tokens_that_are_none() -> None:
     with pytest.raises(ValueError, match="not both"):
         Credentials(token="a", token_file="b")
     for text in ("", "a b", "a\r\nX: y", "é"):
-        with pytest.raises(ValueError, match="no token has"):
+        with pytest.raises(ValueError, match="not valid in a token"):
             Credentials(token=text)
     with pytest.raises(ValueError, match=r"^SEAWEEDQ_TOKEN has a blank"):
         Credentials(environment={"SEAWEEDQ_TOKEN": "a b"})

@@ -229,7 +229,7 @@ def test_the_command_imports(real_broker, real_client, tmp_path):
         (["rows.parquet", "--format", "csv"], 2, "must be one of parquet, ndjson, arrow"),
         (["rows.parquet", "--envelope"], 2, "--envelope"),
         (["none.parquet"], 2, "does not exist"),
-        (["rows.parquet"], 1, "not readable as parquet"),
+        (["rows.parquet"], 1, "cannot be read as parquet"),
         (["rows.ndjson"], 1, "message 0 is not valid: not JSON from byte"),
         (["empty.ndjson"], 1, "no rows"),
         (["folder.ndjson"], 2, "is a directory"),

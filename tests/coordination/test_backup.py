@@ -108,9 +108,9 @@ def test_each_changed_byte_is_damage(kept: Sealer) -> None:
 
 def test_a_snapshot_of_another_name_or_kind_is_damage() -> None:
     for kept in (BARE, SEALED):
-        with pytest.raises(Damaged, match=f"says that it is {NAME}"):
+        with pytest.raises(Damaged, match=f"states the name {NAME}"):
             decode_state(snapshot(kept), snapshot_name(3, 13), kept)
-        with pytest.raises(Damaged, match=f"says that it is {NAME}"):
+        with pytest.raises(Damaged, match=f"states the name {NAME}"):
             decode_change(snapshot(kept), CHANGE_NAME, kept)
 
 

@@ -71,7 +71,7 @@ async def test_a_lower_revision_is_told_and_its_answer_is_not_given(call: str) -
         "dump": lambda: world.seen.dump(),
         "commit": lambda: world.seen.commit([], [Put("b", b"")]),
     }[call]
-    with pytest.raises(CoordinationUnavailable, match=r"coordination went back, from revision 3 to [01]"):
+    with pytest.raises(CoordinationUnavailable, match=r"coordination went back from revision 3 to [01]"):
         await asked()
     assert len(world.told) == 1
     assert world.seen.seen == 3

@@ -276,7 +276,7 @@ async def test_terms_are_read_without_payloads_and_of_each_slot_that_counts(stor
     spoilt = bytearray(store.objects[slot_name(B, 1)])
     spoilt[index_end(spoilt, slot_name(B, 1)) - 9] ^= 1
     store.objects[slot_name(B, 1)] = bytes(spoilt)
-    with pytest.raises(JournalDamaged, match="00000001 is not as it was written: its index"):
+    with pytest.raises(JournalDamaged, match="00000001 was changed after it was written: its index differs"):
         await dead.terms()
     store.drop(1)
     with pytest.raises(JournalDamaged, match="00000001 is missing: it was there before"):
@@ -429,7 +429,7 @@ async def test_a_slot_that_is_listed_and_never_there_ends_the_look(store: Store)
         return [*await listed(prefix, after=after, limit=limit), slot_name(B, 1)]
 
     store.list = lying  # type: ignore[method-assign]
-    with pytest.raises(StoreUnavailable, match="listed and do not exist"):
+    with pytest.raises(StoreUnavailable, match="lists slots that do not exist"):
         await fenced(store)
 
 

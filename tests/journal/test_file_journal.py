@@ -151,7 +151,7 @@ async def test_a_removal_that_fails_is_tried_again_with_the_next_release(tmp_pat
 
 async def test_a_folder_with_a_journal_is_not_taken_over(tmp_path: Path) -> None:
     await (await fill(tmp_path, 1, 100)).close()
-    with pytest.raises(AssertionError, match="holds a journal"):
+    with pytest.raises(AssertionError, match="already contains a journal"):
         FileJournal(tmp_path, Disk(), CountedIds(), 100, newest)
 
 

@@ -81,7 +81,7 @@ def test_a_slot_under_another_name_is_damage(header: SlotHeader, number: int) ->
     data = encode_slot(header, ())
     for name in (slot_name(header.broker, number), slot_name("other", header.number)):
         if name != slot_name(header.broker, header.number):
-            with pytest.raises(JournalDamaged, match="says that it is"):
+            with pytest.raises(JournalDamaged, match="states the name"):
                 decode_header(data, name)
 
 
@@ -99,7 +99,7 @@ def test_a_later_version_is_named_and_is_no_damage() -> None:
 
 def test_a_kind_of_a_later_version_is_no_damage() -> None:
     data = encode_slot(SlotHeader(cast(SlotKind, 9), "b", 0, "00" * 16, 0, 0), ())
-    with pytest.raises(NeedsNewerBroker, match="00000000 is a slot of the unknown kind 9; a newer broker"):
+    with pytest.raises(NeedsNewerBroker, match="00000000 is a slot with the unknown kind 9; a newer broker"):
         decode_header(data, slot_name("b", 0))
 
 

@@ -109,7 +109,7 @@ async def test_what_is_not_done_stays_however_old_and_is_named(
     assert await swept(store) == ["needed/00000000", "needed/00000001", "needed/00000002"]
     assert done_name("needed") not in store.objects
     (record,) = caplog.records
-    assert "_journals/needed/ has 3 slots, and coordination has no key of it" in record.getMessage()
+    assert "_journals/needed/ has 3 slots, but coordination does not know it" in record.getMessage()
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ async def test_an_unknown_journal_that_is_damaged_stays(store: MemoryStore, capl
     assert await swept(store) == ["unknown/00000000", "unknown/00000001"]
     assert done_name("unknown") not in store.objects
     (record,) = caplog.records
-    assert "does not begin as a slot does" in record.getMessage()
+    assert "does not begin like a slot" in record.getMessage()
 
 
 async def test_a_sweep_of_an_earlier_generation_deletes_nothing(store: MemoryStore) -> None:
@@ -159,7 +159,7 @@ async def test_needed_are_those_with_data_that_are_not_done(store: MemoryStore) 
     assert await store.create("_journals/strange/readme.txt", b"")
     found = {one.broker: one for one in await journals_in(store).needed()}
     record = JournalRecord("object", "")
-    assert found.pop("damaged").unread == "_journals/damaged/00000000 does not begin as a slot does"
+    assert found.pop("damaged").unread == "_journals/damaged/00000000 does not begin like a slot"
     assert found == {
         "new": NeededJournal("new", record, Seen(GENERATION, 100)),
         "old": NeededJournal("old", record, Seen(1, 100)),

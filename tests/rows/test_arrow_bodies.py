@@ -393,7 +393,7 @@ def test_what_stands_behind_the_end_is_refused(behind: bytes) -> None:
     """A second stream, whose rows nobody would read, too."""
     one = stream({"value": ["1", "2"]})
     assert decode_short_arrow(one + behind, intake(), 10) is None
-    with pytest.raises(UnreadableBody, match=f"ends at byte {len(one)}, and {len(behind)} bytes stand behind its end"):
+    with pytest.raises(UnreadableBody, match=f"ends at byte {len(one)}, but {len(behind)} bytes follow its end"):
         decode_arrow(one + behind, intake())
 
 

@@ -181,7 +181,7 @@ BARE, JOINED, CUT = "add ?bare=true", "--data-binary", "jq -c"
     [
         (
             b'{"level":"info"}',
-            f'if each line is a value, {BARE} to the URL; else this line has to be {{"value": {{"level":"info"}}}}',
+            f'if each line is a value, {BARE} to the URL; otherwise this line must be {{"value": {{"level":"info"}}}}',
         ),
         (b"3", '{"value": 3}'),
         (b'{"a":1}{"b":2}', JOINED),
@@ -235,7 +235,7 @@ def test_a_value_of_text_for_a_topic_of_bytes_is_told_where_bytes_go(type: str, 
 def test_a_json_body_that_is_no_message_is_explained() -> None:
     with pytest.raises(InvalidMessages) as caught:
         decode("application/json", b'{"level": "info"}', intake())
-    assert caught.value.fields["hint"] == 'if the body is a value, it has to be {"value": {"level": "info"}}'
+    assert caught.value.fields["hint"] == 'if the body is a value, it must be {"value": {"level": "info"}}'
     with pytest.raises(UnreadableBody) as unreadable:
         decode("application/json", b'{"level":"info"}\n{"level":"warn"}', intake())
     assert "application/x-ndjson" in unreadable.value.fields["hint"]

@@ -78,8 +78,8 @@ REFUSED: dict[bytes, str] = {
     b'{"value": 1, "expires_in_s": 3155760001}': "expires_in_s",
     b'{"value": 1, "expires_in_s": 1e999}': "out of range",
     b'{"value": 1, "expires_in_s": "1x"}': "expires_in_s: '1x' is not a duration",
-    b'{"value": 1, "expires_in_s": "101000d"}': "expires_in_s is '101000d'; it must be over 0 and at most 3155760000 s",
-    b'{"value": 1, "expires_in_s": "0s"}': "expires_in_s is '0s'; it must be over 0",
+    b'{"value": 1, "expires_in_s": "101000d"}': "s is '101000d'; it must be more than 0 and at most 3155760000 s",
+    b'{"value": 1, "expires_in_s": "0s"}': "expires_in_s is '0s'; it must be more than 0",
     b'{"value": ' + b"[" * 129 + b"]" * 129 + b"}": "deeper than 128",
 }
 

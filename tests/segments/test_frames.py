@@ -100,7 +100,7 @@ def acks_frame(payload: bytes) -> Frame:
 def test_rows_that_are_not_as_many_as_the_frame_says_are_damage() -> None:
     values = [pa.array([1, 2], TIMESTAMP), pa.array([b"v", b"w"])]
     frame = rows_frame(pa.record_batch(values, schema=LAYOUTS[1].rows(0)))
-    with pytest.raises(JournalDamaged, match="says 3 rows and holds 2"):
+    with pytest.raises(JournalDamaged, match="states 3 rows but contains 2"):
         rows_of(msgspec.structs.replace(frame, count=3), LAYOUTS[1])
 
 

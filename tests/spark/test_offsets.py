@@ -329,8 +329,8 @@ def test_the_backlog() -> None:
 
 def test_a_loss_says_what_is_gone() -> None:
     assert str(Loss(3, 4, 9)) == "segment 3, offsets 4 to 9"
-    assert str(Loss(3, 4, None)) == "segment 3 from offset 4 on, which no broker remembers"
-    assert str(Loss(3, 9, 4)) == "segment 3 ends at 4, though it was read to 9"
+    assert str(Loss(3, 4, None)) == "segment 3 from offset 4 on, which brokers no longer know"
+    assert str(Loss(3, 9, 4)) == "segment 3 ends at 4, although it was read up to 9"
 
 
 def test_a_merged_segment_waits_for_both_a_target_for_none_that_came_later() -> None:

@@ -56,8 +56,8 @@ def test_defaults_and_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"topik": "x"}, "there is no option 'topik'; the nearest is 'topic'"),
         ({"startingoffset": "earliest"}, "the nearest is 'startingOffsets'"),
-        ({"pushDown": "true"}, "there is no option pushdown: up to 4.3.0 Spark keeps the filters of one query"),
-        ({"topic": ""}, "the option topic is not given"),
+        ({"pushDown": "true"}, "there is no option pushdown: Spark up to 4.3.0 reuses the filters of one query"),
+        ({"topic": ""}, "the option topic is missing"),
         ({"startingOffsets": "newest"}, "startingOffsets is 'newest'; it must be 'earliest', 'latest', or JSON"),
         ({"startingOffsets": '{"1": -1}'}, 'or JSON of segments and offsets such as {"3": 100}'),
         ({"startingOffsets": "earliest", "startingTimestamp": "0"}, "cannot be combined"),
@@ -91,9 +91,9 @@ def test_wrong_options(options: dict[str, str], says: str) -> None:
 def test_options_of_the_other_kind() -> None:
     with pytest.raises(ValueError, match="the option maxOffsetsPerTrigger is not for batches"):
         Source(GIVEN | {"maxOffsetsPerTrigger": "5"}).reader(None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="startingOffsets is 'latest'; a batch has none of it"):
+    with pytest.raises(ValueError, match="startingOffsets is 'latest'; at which a batch would be empty"):
         Source(GIVEN | {"startingOffsets": "latest"}).reader(None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="the option endingOffsets is not for streams, which have no end"):
+    with pytest.raises(ValueError, match="the option endingOffsets is not for streams, which never end"):
         Source(GIVEN | {"endingOffsets": "latest"}).stream_reader(None)  # type: ignore[arg-type]
     with pytest.raises(ClientError, match=r"this is Spark 4\.1\.0; seaweedq reads topics as streams with Spark 4\.2"):
         check_stream_version("4.1.0")
@@ -157,18 +157,21 @@ def test_options_of_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"writeID": "a"}, "the option writeId is given, and writeNumber is not; a write has both or none"),
+        ({"writeID": "a"}, "the option writeId is set, but writeNumber is not; a write needs both or neither"),
         ({"writeNumber": "1"}, "the option writeNumber is given, and writeId is not"),
         ({"writeId": "a/b", "writeNumber": "1"}, "writeId is 'a/b'; it must be 1 to 128 of A-Z"),
         ({"writeId": "x" * 129, "writeNumber": "1"}, "it must be 1 to 128 of"),
         ({"writeId": "spark.1", "writeNumber": "1"}, "must not begin with 'spark.' or 'job.'"),
         ({"writeId": "a", "writeNumber": "-1"}, "writeNumber is '-1'; it must be a whole number from 0"),
         ({"writeId": "a", "writeNumber": str(2**63)}, "and below 2^63"),
-        ({"invalidRows": "t"}, "invalidRows is 't', the topic that refuses them; it must be 'fail' or another"),
+        (
+            {"invalidRows": "t"},
+            "invalidRows is 't', the topic that the rows are for; it must be 'fail' or another topic",
+        ),
         ({"maxFileBytes": "none"}, "maxFileBytes is 'none'; it must be a number of bytes"),
         ({"columns": "a"}, "there is no option 'columns'; the nearest is"),
         ({"pushdown": "true"}, "there is no option 'pushdown'; the nearest is"),
-        ({"topic": ""}, "the option topic is not given"),
+        ({"topic": ""}, "the option topic is missing"),
     ],
 )
 def test_wrong_options_of_a_write(options: dict[str, str], says: str) -> None:
@@ -178,7 +181,7 @@ def test_wrong_options_of_a_write(options: dict[str, str], says: str) -> None:
 
 
 def test_writes_that_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"no write replaces them: write mode\('append'\)"):
+    with pytest.raises(ValueError, match=r"a write cannot replace a topic's messages: use mode\('append'\)"):
         Source(GIVEN).writer(None, True)  # type: ignore[arg-type]
     check_write_version("4.2.0")
     monkeypatch.setattr("pyspark.__version__", "4.1.9")

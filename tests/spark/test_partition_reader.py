@@ -110,7 +110,7 @@ def remove(folder: Path, part: FilePart) -> None:
 def test_a_file_that_retention_took_is_a_loss(brokers: Brokers, files: Any, read: Any, tmp_path: Path) -> None:
     remove(tmp_path, files[0])
     brokers.starts[0] = 27
-    with pytest.raises(ClientError, match="are gone before they were read: segment 0, offsets 0 to 27"):
+    with pytest.raises(ClientError, match="were deleted before they were read: segment 0, offsets 0 to 27"):
         read(TaskShare(files=tuple(files)))
 
 
@@ -188,7 +188,7 @@ def test_a_topic_that_was_created_anew_is_told_by_tasks(
     remove(tmp_path, files[0])
     brokers.starts, brokers.created_at = {7: 0}, "2026-02-01T00:00:00Z"
     for work in (TaskShare(files=(files[0],)), TaskShare(tail=(Rows(0, 3, 9),))):
-        with pytest.raises(ClientError, match=r"is another one: .* Call load\(\) again"):
+        with pytest.raises(ClientError, match=r"has been replaced: .* Call load\(\) again"):
             read(work, failOnDataLoss=fails)
 
 
@@ -196,5 +196,7 @@ def test_a_map_of_another_topic_of_the_name() -> None:
     facts = TopicFacts(SCHEMA, "file:///t", CREATED)
     later = {"id": 9, "predecessors": [], "created_at": "2026-02-01T00:00:00Z"}
     facts.check_same([{**later, "created_at": CREATED}, {**later, "predecessors": [3]}])
-    with pytest.raises(ClientError, match="another one: that of this query was created at 2026-01-01T00:00:00Z"):
+    with pytest.raises(
+        ClientError, match="has been replaced: the topic of this query was created at 2026-01-01T00:00:00Z"
+    ):
         facts.check_same([later])

@@ -55,7 +55,7 @@ def read(monkeypatch: pytest.MonkeyPatch, starting: Mapping[int, int]) -> list[t
 
 def test_a_batch_goes_on_with_its_successors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(monkeypatch, {0: 6}) == [(1, 0, 2)]
-    with pytest.raises(ClientError, match="gone before they were read"):
+    with pytest.raises(ClientError, match="were deleted before they were read"):
         read(monkeypatch, {0: 5})
     with pytest.raises(ValueError, match="names segment 9"):
         read(monkeypatch, {9: 0})

@@ -135,7 +135,7 @@ def test_files_alone_where_the_map_of_a_broker_lags(reader: Any) -> None:
 
 def test_a_segment_that_nobody_remembers_is_a_loss(reader: Any) -> None:
     brokers = Brokers(segments=[503, maps(one(3, 0, 0, 9))])
-    with pytest.raises(ClientError, match="segment 1 from offset 5 on, which no broker remembers"):
+    with pytest.raises(ClientError, match="segment 1 from offset 5 on, which brokers no longer know"):
         reader(brokers).latestOffset({"1": 5}, reader(brokers).getDefaultReadLimit())
 
 
@@ -152,7 +152,7 @@ def test_a_topic_that_is_created_anew_amid_a_query_ends_it(reader: Any, fails: s
 def test_a_query_that_begins_again_over_a_topic_that_was_created_anew(reader: Any) -> None:
     """Ids of segments are never used again, so what the checkpoint names is unknown."""
     brokers = Brokers(segments=[maps(one(4, 0, 0, 20))])
-    with pytest.raises(ClientError, match="segment 0 from offset 9 on, which no broker remembers"):
+    with pytest.raises(ClientError, match="segment 0 from offset 9 on, which brokers no longer know"):
         reader(brokers).latestOffset({"0": 9}, reader(brokers).getDefaultReadLimit())
     going_on = reader(brokers, failOnDataLoss="false")
     assert going_on.latestOffset({"0": 9}, going_on.getDefaultReadLimit()) == at({4: 20})

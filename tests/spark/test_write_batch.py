@@ -117,7 +117,7 @@ def test_what_is_refused_before_a_task_begins(spark: Any, client: Client, save: 
     client.create_topic("refusing", format="bytes")
     frame = spark.range(3).selectExpr("cast(id as string) value")
     for options, says in (
-        ({"mode": "overwrite"}, "no write replaces them"),
+        ({"mode": "overwrite"}, "a write cannot replace a topic's messages"),
         ({"writeId": "a"}, "the option writeId is given, and writeNumber is not"),
         ({"invalidRows": "refusing-too"}, "topic 'refusing-too'"),
         ({"invalidRows": "octets"}, "invalidRows is 'octets', a bytes topic; it must be a json topic"),

@@ -72,12 +72,20 @@ def test_a_frame_that_is_taken(columns: str, facts: dict[str, Any]) -> None:
         (
             "_offset:long; value:string; segment:integer",
             topic(),
-            "the topic gives '_offset', 'segment' by itself: write df.drop('_offset', 'segment')",
+            "the topic sets '_offset', 'segment' itself: write df.drop('_offset', 'segment')",
         ),
         ("value:string; _reference:struct", topic(), "write df.drop('_reference')"),
-        ("key:string; value:string", topic(), "'key' is '_key' here: write df.withColumnRenamed('key', '_key')"),
+        (
+            "key:string; value:string",
+            topic(),
+            "'key' is called '_key' in the topic: write df.withColumnRenamed('key', '_key')",
+        ),
         ("timestamp:timestamp; value:string", topic(), "withColumnRenamed('timestamp', '_timestamp')"),
-        ("Carrier:string", TYPED, "'Carrier' is 'carrier' here: write df.withColumnRenamed('Carrier', 'carrier')"),
+        (
+            "Carrier:string",
+            TYPED,
+            "'Carrier' is called 'carrier' in the topic: write df.withColumnRenamed('Carrier', 'carrier')",
+        ),
         (
             "carrier:string; x:integer; y:integer",
             TYPED,
@@ -86,8 +94,8 @@ def test_a_frame_that_is_taken(columns: str, facts: dict[str, Any]) -> None:
         ("carrier:string; x:integer; y:integer", TYPED, ": write df.drop('x', 'y')"),
         ("value:string; x:integer", topic(), ": write df.drop('x')"),
         ("n:integer; m:integer", topic(), "such as df.selectExpr('to_json(struct(*)) AS value')"),
-        ("value:string; value:string", topic(), "the column 'value' is there 2 times"),
-        ("_key:string", topic(), "the column 'value' is missing; the columns are _key: a json topic takes each row as"),
+        ("value:string; value:string", topic(), "the column 'value' appears 2 times"),
+        ("_key:string", topic(), "the column 'value' is missing; the columns are _key: a json topic needs each row as"),
         ("delay:integer", TYPED, "the column 'carrier' is missing; the columns are delay"),
         (
             "value:integer",
@@ -128,7 +136,7 @@ def test_binary_of_a_fixed_size() -> None:
     batch = rows(carrier=["a", "b", "c", "d"], code=pa.array([b"ab", b"abc", None, b"xy"], pa.binary()))
     taken, wrong = judge(batch, topic_intake(TYPED, NOW_US))
     assert taken.column("code") == pa.array([b"ab", None, b"xy"], pa.binary(2))
-    assert [(each.row, each.column, each.reason) for each in wrong] == [(1, "code", "code has 3 bytes, and not 2")]
+    assert [(each.row, each.column, each.reason) for each in wrong] == [(1, "code", "code has 3 bytes, but needs 2")]
 
 
 def test_a_row_that_cannot_be_decoded_is_found() -> None:

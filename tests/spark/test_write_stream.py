@@ -95,7 +95,7 @@ def test_a_batch_that_comes_again_is_taken_once(client: Client, pipeline: Callab
     newest = client.last_write("once", f"spark.{query.id}")
     assert (newest.number, newest.state, newest.count) == (2, "done", ROWS)
     stream.forget("commits/2", "commits/1", "offsets/2")
-    with pytest.raises(Exception, match=r"write 1 of .* comes behind write 2"):
+    with pytest.raises(Exception, match=r"write 1 of .* is older than write 2"):
         stream.run()
     stream.check(client, "once")
 
@@ -117,5 +117,5 @@ def test_foreach_batch_with_a_write_id(
     stream.feed()
     stream.run(sink)
     stream.check(client, "each")
-    with pytest.raises(Exception, match="no write replaces them"):
+    with pytest.raises(Exception, match="a write cannot replace a topic's messages"):
         stream.run_complete()

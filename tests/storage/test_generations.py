@@ -47,7 +47,7 @@ async def test_a_life_of_another_generation_than_the_newest_ends() -> None:
     await create_generation(store, life.mine)
     await life.check()
     await create_generation(store, Generation(2, "m"))
-    with pytest.raises(Fenced, match="generation 2 of coordination, and this broker is of 1") as fenced:
+    with pytest.raises(Fenced, match="generation 2 of coordination, but this broker belongs to generation 1") as fenced:
         await life.check()
     assert told == [str(fenced.value)]
     await store.delete(generation_name(2))

@@ -70,7 +70,7 @@ async def test_an_honest_store_passes_and_is_left_as_it_was(store: ObjectStore, 
         (Racing, "32 of 32 concurrent creates", 32),
         (Refusing, "none of 32", 0),
         (Lying, "overwrote", None),
-        (Forgetful, "created an object that existed already", None),
+        (Forgetful, "overwrote an existing object", None),
     ],
 )
 async def test_a_broken_store_is_unfit(broken: type[MemoryStore], detail: str, winners: int | None, ids: Ids) -> None:
@@ -153,7 +153,7 @@ class Undying(MemoryStore):
 @pytest.mark.parametrize(
     ("broken", "wrong", "breaks"),
     [
-        (Reduced, "right after", "recovery"),
+        (Reduced, "immediately after", "recovery"),
         (Backward, "byte order", "last file"),
         (Unlimited, "as the first two names", "more than one page"),
         (FromTheStart, "behind the first", "more than one page"),

@@ -68,7 +68,7 @@ async def test_a_signed_put_is_for_its_encryption_alone(store: S3Store) -> None:
 
 
 def test_a_key_without_kms_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="s3_sse_kms_key has no use with s3_sse=AES256"):
+    with pytest.raises(InvalidRequest, match="s3_sse_kms_key has no effect with s3_sse=AES256"):
         Encryption("AES256", KEY)
 
 

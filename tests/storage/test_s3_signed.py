@@ -164,7 +164,7 @@ async def test_a_store_that_refuses_them_is_asked_by_botocore_from_then_on(
             assert await store.create(name, b"once")
             await _each_kind(store, next(names))
         assert len(refused) == 1
-        assert caplog.text.count("refuses requests that are signed here") == 1
+        assert caplog.text.count("refuses requests that this broker signs itself") == 1
         assert await store.read(name) == b"once"
         await store.close()
 
@@ -260,7 +260,7 @@ async def test_without_the_private_parts_of_botocore_it_makes_all_requests(
         assert await store.create(name := next(names), b"0123")
         assert await store.read(name, 1, 3) == b"12"
     assert signed.place is None
-    assert caplog.text.count("private parts have changed") == 1
+    assert caplog.text.count("internals have changed") == 1
     await store.close()
 
 

@@ -105,7 +105,7 @@ def test_there_and_back_and_there_for_ever(folder: Folder, tmp_path: Path, capsy
     assert f"level {HIGHEST + 1}\n" in capsys.readouterr().out
     folder.publish()
     folder.process.terminate()
-    folder.refuses(None, f"the cluster has level {HIGHEST + 1}, and this version of seaweedq")
+    folder.refuses(None, f"the cluster has level {HIGHEST + 1}, but this version of seaweedq")
     folder.run(later)
     folder.pull()
     assert sorted(folder.pulled) == [*range(folder.sent)]
@@ -126,8 +126,8 @@ def test_a_folder_that_an_unreleased_version_made_is_refused(folder: Folder, dra
     found = "no draft number" if draft is None else f"draft number {draft}"
     folder.refuses(
         None,
-        f"the cluster's record in coordination has {found} of the stored forms, and this version of seaweedq reads "
-        f"draft number {DRAFT} alone: go on with the unreleased version that wrote it, or begin with an empty data",
+        f"the cluster's record in coordination has {found} of the stored forms, but this version of seaweedq reads "
+        f"only draft number {DRAFT}: continue with the unreleased version that wrote it, or start with an empty data",
     )
 
 

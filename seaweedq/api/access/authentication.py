@@ -119,7 +119,7 @@ class PeerRequests:
 
 
 def _elsewhere() -> PeerRefused:
-    return refused_peer(Refusal.PORT, "this broker answers brokers at its peer_port alone")
+    return refused_peer(Refusal.PORT, "this broker answers other brokers only on its peer_port")
 
 
 class CallerHeader(msgspec.Struct, omit_defaults=True):
@@ -318,15 +318,17 @@ def text_of(request: Request) -> bytes | None:
         text = shown[len(BEARER) :]
     else:
         if b"," in shown and sum(name == b"authorization" for name, _ in request.scope["headers"]) > 1:
-            raise UnreadableRequest("the header Authorization is given more than once")
+            raise UnreadableRequest("the request has the header Authorization more than once")
         scheme, _, text = shown.partition(b" ")
         text = text.strip() if scheme.lower() == b"bearer" else None  # a proxy may have another scheme for itself
     if request.is_socket:  # a browser's can send no header
         found: list[str] = [one for one in request.scope.get("subprotocols", ()) if one.startswith(SUBPROTOCOL)]
         if len(found) > 1:
-            raise UnreadableRequest("the subprotocol bearer.{token} is given more than once")
+            raise UnreadableRequest("the request has the subprotocol bearer.{token} more than once")
         if found and text is not None:
-            raise UnreadableRequest("the header Authorization and a subprotocol bearer.{token} both give a token")
+            raise UnreadableRequest(
+                "the request has a token in the header Authorization and another in a subprotocol bearer.{token}"
+            )
         if found:
             return found[0].removeprefix(SUBPROTOCOL).encode("latin-1", "replace")
     return text

@@ -51,7 +51,9 @@ class Handshake(asyncio.Protocol):
 
     def make_room(self) -> None:
         """Ends the handshake for another connection."""
-        self._bounds.refusals.note("quiet_connection", "its handshake was not done, and others need its place")
+        self._bounds.refusals.note(
+            "quiet_connection", "its handshake was not complete, and other connections need its place"
+        )
         if self._transport:
             self._transport.abort()
 
@@ -76,7 +78,7 @@ class Handshake(asyncio.Protocol):
             secured = await shaking
         except (ssl.SSLError, ConnectionAbortedError) as error:  # no TLS, a certificate refused, or too slow
             address = (plain.get_extra_info("peername") or ["an unknown address"])[0]
-            self._bounds.refusals.note(self._refusals_of, f"no TLS came about: {error}, from {address}")
+            self._bounds.refusals.note(self._refusals_of, f"the TLS handshake failed: {error}, from {address}")
             plain.abort()
         except OSError:
             plain.abort()

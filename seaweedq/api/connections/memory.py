@@ -381,13 +381,13 @@ class UnreadAnswers:
         slow = [one for one in self._pending if one.pace.is_slow(now_s)]
         for one in sorted(slow, key=lambda one: one.pace.brought(now_s)):
             if not self._fits(size):
-                self._cut(one, "slow_reader", "a client that reads slowly, while others need the memory")
+                self._cut(one, "slow_reader", "the client reads slowly, while other requests need the memory")
         return self._fits(size)
 
     def refusal(self) -> Overloaded:
         """Returns the error for an answer without room, and counts it."""
         detail = (
-            f"answers that clients have not taken yet hold {self._budget.answers} bytes and may hold "
+            f"answers that clients have not read yet hold {self._budget.answers} bytes, and may hold "
             f"{self.limit_bytes} of memory_budget_bytes={self._budget.limit_bytes}; try again"
         )
         self._refusals.note("answers", detail)
@@ -415,7 +415,7 @@ class UnreadAnswers:
                 one.taken_s = now_s
                 one.pace.count(one.last_left - left, now_s)
             elif now_s - one.taken_s >= self._timeout_s:
-                detail = f"nothing of an answer was taken for answer_timeout_s={self._timeout_s:g}"
+                detail = f"the client read no byte of its answer for answer_timeout_s={self._timeout_s:g}"
                 self._cut(one, "unread_answer", detail)
             one.last_left = left
 

@@ -38,7 +38,7 @@ from seaweedq.errors import Overloaded, SeaweedqError, UnreadableRequest
 
 MAX_HEAD_BYTES = 64 * 1024  # and at most one read more
 MAX_HEAD_LINES = 128
-TOO_MANY_LINES = f"the request has over {MAX_HEAD_LINES} headers"
+TOO_MANY_LINES = f"the request has more than {MAX_HEAD_LINES} headers"
 LINE_BYTES = 256  # of a header's line, as Python holds it, beside its text
 MAX_BESIDE_BYTES = 8 * 1024  # of a body, between two pieces of its content and behind the last one; and one read more
 PIPELINED_BYTES = 4 * 1024
@@ -231,7 +231,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._send_and_close(self._no_place())
             return
         if self.flow.write_paused or self.pipeline or self._deferred or self._is_answering:
-            self.send_400_response("a WebSocket is asked for before the request ahead of it is answered")
+            self.send_400_response("the request asks for a WebSocket before the previous request was answered")
             return
         self._stop_timer()
         self._release_early()
@@ -299,7 +299,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def make_room(self) -> None:
         """Closes a quiet connection for another one."""
-        self._bounds.refusals.note("quiet_connection", "it was quiet for longest, and others need its place")
+        self._bounds.refusals.note("quiet_connection", "it was idle for longest, and other connections need its place")
         self.transport.close()
         self._abort_later()
 
@@ -343,7 +343,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _ignore_wish(self, rest: bytes | memoryview) -> None:
         """Parses a head once more without its wish, and the bytes behind it."""
         if self.parser.get_method() == b"CONNECT":
-            self.send_400_response("this is no proxy")
+            self.send_400_response("this broker is not a proxy")
             return
         head, self.parser = self._head(without=b"upgrade"), HttpRequestParser(self)
         # as uvicorn makes it: requests that were pipelined behind a last one are no error
@@ -361,7 +361,9 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self._is_chunked:
             self._beside_bytes = self._beside_bytes + len(data) if self._body_left == left else 0
             if self._beside_bytes > MAX_BESIDE_BYTES and not self.transport.is_closing():
-                self._end_body(f"the body has over {MAX_BESIDE_BYTES} bytes of trailers, or of a chunk's extensions")
+                self._end_body(
+                    f"the body has more than {MAX_BESIDE_BYTES} bytes of trailers, or of extensions of a chunk"
+                )
 
     def _count_head(self, size: int) -> None:
         """Counts bytes of a head that is not complete."""
@@ -370,7 +372,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes += size
         self._timer = self._timer or self.loop.call_later(self._bounds.head_timeout_s, self._too_slow)
         if self._head_bytes > MAX_HEAD_BYTES:
-            self.send_400_response(f"the request's line and headers are over {MAX_HEAD_BYTES} bytes")
+            self.send_400_response(f"the request line and headers have more than {MAX_HEAD_BYTES} bytes")
         elif len(self.headers) > MAX_HEAD_LINES:
             self.send_400_response(TOO_MANY_LINES)
         else:
@@ -400,7 +402,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._early, self._early_bytes = None, 0
 
     def _dismiss(self) -> None:
-        self._bounds.refusals.note("slow_head", "a request came slowly while others needed its memory")
+        self._bounds.refusals.note("slow_head", "a request arrived slowly while other requests needed its memory")
         self.transport.abort()
 
     @property
@@ -436,10 +438,12 @@ class BoundedProtocol(HttpToolsProtocol):
         most = self._bounds.connections.most
         if self._bounds.connections.is_over(self):
             most = self._bounds.connections.most_per_address
-            detail = f"its address has max_connections_per_address={most} already, all busy"
+            detail = f"its address already has max_connections_per_address={most} connections, all of them busy"
             self._bounds.refusals.note("address", detail)
             return Overloaded(f"{detail}; try again", max_connections_per_address=most)
-        self._bounds.refusals.note("connection", f"there are max_connections={most}, and none of them is quiet")
+        self._bounds.refusals.note(
+            "connection", f"the broker has max_connections={most} connections, and none of them is idle"
+        )
         return Overloaded(
             f"all max_connections={most} connections of the broker are busy; try again", max_connections=most
         )
@@ -450,12 +454,18 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.pipeline or self._deferred or self._unparsed is not None:
             self._timer = self.loop.call_later(self._bounds.head_timeout_s, self._too_slow)
             return
-        self._bounds.refusals.note("slow_head", f"no head came within head_timeout_s={self._bounds.head_timeout_s:g}")
+        self._bounds.refusals.note(
+            "slow_head",
+            f"the request line and headers did not arrive within head_timeout_s={self._bounds.head_timeout_s:g}",
+        )
         self.transport.close()
         self._abort_later()
 
     def _body_too_slow(self) -> None:
-        self._end_body(f"the body went on behind its answer for request_timeout_s={self._bounds.message_timeout_s:g}")
+        self._end_body(
+            "the client kept sending the body after its answer for "
+            f"request_timeout_s={self._bounds.message_timeout_s:g}"
+        )
 
     def _end_body(self, detail: str) -> None:
         self._bounds.refusals.note("unread_body", detail)

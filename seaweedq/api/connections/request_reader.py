@@ -276,7 +276,7 @@ class RequestReader:
         """Returns the error for a body that had to go since others needed its memory, or `otherwise` did not come."""
         if body is None or not body.dismissed:
             return RequestTimeout(otherwise, timeout_s=self.timeout_s)
-        detail = f"the body came with less than {SLOW_BYTES_PER_S} bytes/s while others needed its memory"
+        detail = f"the body arrived at less than {SLOW_BYTES_PER_S} bytes/s while other requests needed its memory"
         self.refusals.note("slow_body", detail)
         return RequestTimeout(detail, bytes_per_s=SLOW_BYTES_PER_S)
 
@@ -389,7 +389,7 @@ class Body:
                 needed = needed_to_decompress(limit)
                 decoded = await decoding.run(caller, self._fair, needed, decode_body, raw, encoding, limit)
         except TimeoutError:
-            detail = f"there was no memory to decode the body within request_timeout_s={timeout_s:g}; try again"
+            detail = f"no memory to decode the body was free within request_timeout_s={timeout_s:g}; try again"
             raise Overloaded(detail, budget_bytes=self._reader.budget.limit_bytes) from None
         self._release()
         self._reader.budget.take(len(decoded))
@@ -448,7 +448,7 @@ class StreamedBody:
             pass
         finally:
             self._waiting = None
-        raise reader.too_slow(held, f"nothing of the body arrived for request_timeout_s={reader.timeout_s:g}")
+        raise reader.too_slow(held, f"no byte of the body arrived for request_timeout_s={reader.timeout_s:g}")
 
     async def drained(self) -> bool:
         """Returns whether nothing more can come, so that the connection may be used again. A little is read to that

@@ -61,7 +61,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._last: asyncio.TimerHandle | None = None
         self._is_shut_down = False
         self._served, self.app = self.app, self._serve
-        self.refusal = "a header of a WebSocket's request is over 8 KiB, or there are over 128"
+        self.refusal = "the WebSocket request has more than 128 headers, or a header over 8 KiB"
 
     def begin(self, transport: Any, head: bytes) -> bool:
         """Takes over the connection from HTTP, with the head of the request. Returns False if it cannot become
@@ -168,14 +168,14 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         try:
             self.conn.process_request(event)
         except InvalidHandshake as error:
-            self.refusal = f"the request is no handshake of a WebSocket: {error}"
+            self.refusal = f"the request is not a WebSocket handshake: {error}"
         else:
             super().handle_connect(event)
 
     def handle_cont(self, event: Any) -> None:
         """Takes a fragment of a message."""
         if len(self.frames) >= MAX_FRAGMENTS:
-            self._fail(CloseCode.MESSAGE_TOO_BIG, f"a message may have {MAX_FRAGMENTS} fragments")
+            self._fail(CloseCode.MESSAGE_TOO_BIG, f"a message may have at most {MAX_FRAGMENTS} fragments")
         else:
             self._fragment_bytes += len(event.data)
             super().handle_cont(event)
@@ -197,7 +197,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             try:
                 b"".join(self.frames).decode()
             except UnicodeDecodeError:
-                self._fail(CloseCode.INVALID_DATA, "a text is not UTF-8")
+                self._fail(CloseCode.INVALID_DATA, "a text message is not UTF-8")
                 return
         super().send_receive_event_to_app()
 
@@ -258,13 +258,13 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self._slow = None
 
     def _dismiss(self) -> None:
-        detail = "a message came slowly while others needed its memory"
+        detail = "a message arrived slowly while other requests needed its memory"
         self._bounds.refusals.note("slow_body", detail)
         self._fail(CloseCode.TRY_AGAIN_LATER, detail)
 
     def _too_slow(self) -> None:
         self._slow = None
-        self._fail(CloseCode.POLICY_VIOLATION, f"a message did not come within {self._bounds.message_timeout_s:g} s")
+        self._fail(CloseCode.POLICY_VIOLATION, f"a message did not arrive within {self._bounds.message_timeout_s:g} s")
 
     def _fail(self, code: CloseCode, reason: str) -> None:
         """Ends the connection with a close frame."""

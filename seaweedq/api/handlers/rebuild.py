@@ -89,7 +89,9 @@ _EXAMPLE = {
             "damage": [],
         }
     ],
-    "may_be_lost": ["uploads that were begun since the state, and links that were given out"],
+    "may_be_lost": [
+        "uploads that were started after the state that the rebuild starts from, and signed URLs issued since then"
+    ],
 }
 
 

@@ -241,7 +241,7 @@ class SubscriptionStream:
             until_us = self.session.request.caller.expires_us
             return await self.route.streams.next(self.topic, self.name, wanted, until_us)
         except Unavailable as error:
-            logger.debug("the stream of %s of %s waits: %s", self.name, self.topic.name, error)
+            logger.debug("the stream of subscription %s of topic %s is waiting: %s", self.name, self.topic.name, error)
             await asyncio.sleep(AGAIN_S)
             return None
 

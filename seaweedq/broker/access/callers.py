@@ -122,7 +122,9 @@ class AdminToken:
 def _stamp(path: Path) -> Stamp:
     found = os.stat(path)  # of the file behind a link: Kubernetes renews a secret by another one
     if found.st_mode & stat.S_IWOTH:
-        raise ValueError(f"all users of this machine may write it (mode {stat.S_IMODE(found.st_mode):04o}): chmod o-w")
+        raise ValueError(
+            f"any user of this machine can write to it (mode {stat.S_IMODE(found.st_mode):04o}): chmod o-w"
+        )
     return found.st_ino, found.st_ctime_ns, found.st_size
 
 

@@ -194,13 +194,14 @@ class Principals:
         own, minted = len(tokens), sum(self.view.tokens[one].parent is not None for one in tokens) if is_minted else 0
         if minted >= MOST_MINTED:
             raise InvalidRequest(
-                f"the principal has issued {minted} tokens from its own tokens, and may issue {MOST_MINTED}; revoke "
-                f"some, or ask an administrator, who may issue up to {MOST_OF_ONE}",
+                f"the principal has issued {minted} tokens from its own tokens, and the limit is {MOST_MINTED}; "
+                f"revoke some, or ask an administrator, who may issue up to {MOST_OF_ONE}",
                 bound=MOST_MINTED,
             )
         if own >= MOST_OF_ONE or len(self.view.tokens) >= MOST:
             raise InvalidRequest(
-                f"the principal has {own} tokens; it may have {MOST_OF_ONE}, and the cluster {MOST}; revoke some",
+                f"the principal has {own} tokens; the limit is {MOST_OF_ONE} per principal, and {MOST} per cluster; "
+                "revoke some",
                 bound=MOST_OF_ONE,
             )
 
@@ -210,7 +211,7 @@ class Principals:
             return []
         there = await self._coordination.get(keys.TOKENS.key(parent))
         if there is None:
-            raise TokenNotFound("the token of this request was revoked meanwhile", token=parent)
+            raise TokenNotFound("the token of this request was revoked while the request was running", token=parent)
         return [Compare(there.key, there.revision)]
 
     def _issued(self, caller: Caller, wanted: TokenSpec, name: str, uid: str, parent: str | None) -> IssuedToken:

@@ -147,18 +147,20 @@ class Autoscaler:
             except TooManySegments:  # by every round anew, so it is not logged
                 self.withheld += 1
             except SeaweedqError as error:
-                logger.info("%s was not planned: %s", plan, error)
+                logger.info("could not plan %s: %s", plan, error)
                 concerned = (plan.left, plan.right) if isinstance(plan, Merge) else (plan.segment,)
                 self._later |= dict.fromkeys(concerned, now_s + LATER_S)
 
     async def _carry_out(self, plan: Plan) -> None:
         if isinstance(plan, Split) and (topic := self._topic(plan.segment)):
-            logger.info("segment %d of %s gets too much: split at %s", plan.segment[2], topic.name, list(plan.points))
+            logger.info(
+                "segment %d of %s is overloaded: splitting it at %s", plan.segment[2], topic.name, list(plan.points)
+            )
             await self._planner.plan(
                 topic, [plan.segment[2]], plan.points, plan.owners, [self._election.leader_compare()]
             )
         elif isinstance(plan, Merge) and (topic := self._topic(plan.left)):
-            logger.info("segments %d and %d of %s are idle: merge", plan.left[2], plan.right[2], topic.name)
+            logger.info("segments %d and %d of %s are idle: merging them", plan.left[2], plan.right[2], topic.name)
             await self._planner.plan(topic, [plan.left[2], plan.right[2]], compares=[self._election.leader_compare()])
         elif isinstance(plan, Gather):
             await self._rebalancer.move(Move(plan.segment, plan.source, plan.target))

@@ -96,8 +96,9 @@ async def _compare_level(store: ObjectStore, level: int) -> None:
     """Logs if the store names a higher level: an upgrade was broken off early, or coordination is of an older day."""
     if level < levels.HIGHEST and (marked := await marked_level(store)) > level:
         logger.warning(
-            "the store names level %d, coordination level %d: a rise was broken off, or coordination was restored from "
-            "before it. `seaweedq cluster level %d` ends it; start no broker that does not read that level",
+            "the store has level %d, but coordination has level %d: an upgrade was interrupted, or coordination was "
+            "restored from an earlier state. Run `seaweedq cluster level %d` to complete the upgrade, and start no "
+            "broker that cannot read that level",
             marked,
             level,
             marked,
@@ -134,7 +135,7 @@ async def _wait_for_strange(roster: Roster) -> None:
     while roster.strange and not roster.brokers:
         if left_s <= 0:
             named = ", ".join(sorted(roster.strange)[:NAMED])
-            raise _another_secret(f"the records of the other brokers ({named}) prove")
+            raise _another_secret(f"the records of the other brokers ({named}) were made with")
         left_s -= REREAD_S
         await asyncio.sleep(REREAD_S)
         await roster.load()

@@ -121,7 +121,9 @@ class Recoveries:
             self._asked[broker] = other
             if other:
                 logger.info(
-                    "broker %s is asked to recover the journal of %s, which this one cannot read", other, broker
+                    "asking broker %s to recover the journal of %s, because this broker cannot read that journal",
+                    other,
+                    broker,
                 )
             else:
                 logger.error(

@@ -81,11 +81,15 @@ class LevelUpgrade:
         level, possible, newest = self._level.level, self._level.possible, self._level.newest
         if possible > level:
             logger.info(
-                "all brokers read level %d; `seaweedq cluster level` raises the cluster from %d", possible, level
+                "all brokers can read level %d; to upgrade the cluster from level %d, run `seaweedq cluster level`",
+                possible,
+                level,
             )
         elif newest > level:
             too_old = ", ".join(self._level.too_old_for(newest)[:NAMED])
-            logger.info("the cluster stays at level %d because of brokers that read no higher one: %s", level, too_old)
+            logger.info(
+                "the cluster stays at level %d, because these brokers cannot read a higher level: %s", level, too_old
+            )
 
     async def _begin(self, to: int) -> None:
         """Does 0 to 2, unless the level is `to` already."""
@@ -98,7 +102,7 @@ class LevelUpgrade:
             await mark_level(self._store, to)
             reach("level.marked")
             if await self._announce(known, to, [entry for entry, _ in living]):
-                logger.warning("the cluster's level rises from %d to %d", known.record.level, to)
+                logger.warning("upgrading the cluster from level %d to level %d", known.record.level, to)
                 reach("level.announced")
                 return
         raise Unavailable("brokers kept joining or leaving while the level was being raised; try again")
@@ -106,7 +110,7 @@ class LevelUpgrade:
     async def _check(self, level: int, to: int, living: Sequence[_Living]) -> None:
         """Raises LevelConflict if the level may not become `to`."""
         if to < level:
-            raise LevelConflict(f"the cluster has level {level}, and a level never falls", level=level, to=to)
+            raise LevelConflict(f"the cluster already has level {level}, and cannot be downgraded", level=level, to=to)
         too_old = {str(keys.BROKERS.parse(entry.key)[0]) for entry, reads in living if not (reads and reads.reads(to))}
         entries, _ = await read_all(self._coordination, keys.JOURNALS.prefix())
         for entry in entries:
@@ -150,7 +154,7 @@ class LevelUpgrade:
 
     async def _read(self) -> Versioned[ClusterRecord]:
         there = await self._coordination.get(keys.CLUSTER.key())
-        assert there is not None, "a broker has joined without the cluster's record"
+        assert there is not None, "a broker has joined although the cluster has no record"
         return read_cluster(there)
 
     async def _living(self) -> list[_Living]:

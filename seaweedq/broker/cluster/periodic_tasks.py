@@ -124,7 +124,7 @@ class JournalSweep:
         """Deletes the rest of journals that are done, and that nobody recovers any more. Raises Fenced."""
         await self._generations.check()
         if removed := await self._journals.sweep(self._known):
-            logger.info("removed %d objects of journals of brokers that are long gone", removed)
+            logger.info("removed %d journal objects of brokers that died long ago", removed)
 
     async def _known(self) -> set[str]:
         """Returns the brokers that live, or whose journals are still to be recovered, be their records readable or

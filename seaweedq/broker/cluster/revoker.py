@@ -154,4 +154,7 @@ class Revoker:
         key = keys.REVOCATIONS.key(broker)
         compares = [self._election.leader_compare(), Compare(keys.BROKERS.key(broker), 0), Compare(key, revision)]
         if await self._coordination.commit(compares, [Delete(key)]) is not None:
-            logger.info("others may dispatch in place of broker %s, whose lease was ended on suspicion", broker)
+            logger.info(
+                "other brokers may now dispatch the subscriptions of broker %s, whose lease was ended on suspicion",
+                broker,
+            )

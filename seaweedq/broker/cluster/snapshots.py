@@ -100,7 +100,7 @@ class Snapshots:
         reach("snapshot.numbered")
         size_bytes = await self._backups.put_snapshot(State(self._generations.mine.number, number, of, there))
         if size_bytes is None:  # nobody else of this history has put it
-            why = f"coordination went back: its snapshot {number} is in the store already"
+            why = f"coordination was restored to an earlier state: the store already has its snapshot {number}"
             self._generations.end(why)
             raise Fenced(why)
         reach("snapshot.made")
@@ -137,7 +137,9 @@ class SnapshotNumbers:
             return
         number = found.record.next
         if number <= self._newest:
-            self._generations.end(f"coordination went back: snapshot {number} follows snapshot {self._newest}")
+            self._generations.end(
+                f"coordination was restored to an earlier state: snapshot {number} would follow snapshot {self._newest}"
+            )
         self._newest = number
 
 

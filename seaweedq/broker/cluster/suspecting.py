@@ -125,7 +125,7 @@ class Prober:
                 health = health.after(await self._ask(broker, url, health.holds_s))
                 await (self._report(broker, url) if health.is_suspect else self._withdraw(broker))
             except CoordinationUnavailable as error:
-                logger.info("could not report whether broker %s is there: %s", broker, error)
+                logger.info("could not report whether broker %s is alive: %s", broker, error)
             except Exception:  # a defect must not end the others
                 logger.exception("could not check whether broker %s is alive", broker)
                 await asyncio.sleep(AGAIN_S)
@@ -169,7 +169,7 @@ class Prober:
                 self._reported.pop(broker, None)
                 return
             except CoordinationUnavailable as error:
-                logger.info("the report on broker %s is not taken back yet: %s", broker, error)
+                logger.info("the report on broker %s could not be withdrawn yet: %s", broker, error)
                 await asyncio.sleep(AGAIN_S)
 
     def _key(self, broker: str) -> str:
@@ -188,7 +188,10 @@ class OwnRevocations:
         """Counts a lease that was ended while this broker lived. Returns that as the end of a line of the log."""
         self.count += 1
         self._last_s = self._clock.monotonic_s()
-        return f"; others did that while it lived, so it is not suspected for {EXEMPT_S:g} s"
+        return (
+            "; other brokers ended the lease while this broker was running, so it is exempt from suspicion for "
+            f"{EXEMPT_S:g} s"
+        )
 
     @property
     def exempt_s(self) -> float:
@@ -204,7 +207,7 @@ class OwnRevocations:
             try:
                 said = await membership.end_exemption()
             except CoordinationUnavailable as error:
-                logger.info("this broker does not say yet that it may be suspected: %s", error)
+                logger.info("could not clear this broker's exemption from suspicion yet: %s", error)
             await asyncio.sleep(AGAIN_S)
         await asyncio.Event().wait()
 

@@ -72,7 +72,7 @@ class Importing(FileWork[ImportRecord]):
         held = await self._records.read(WorkId.from_topic(topic, name))
         if held is None:
             raise UploadNotFound(
-                f"upload {name!r} has no import, or the import ended too long ago",
+                f"upload {name!r} has no import, or its import ended too long ago",
                 topic=topic.name,
                 upload_id=name,
             )

@@ -67,7 +67,7 @@ StartReader: TypeAlias = Callable[[Job, Layout], Awaitable[ImportReader]]
 
 async def no_reader(job: Job, layout: Layout) -> ImportReader:
     """Raises ReaderDied: a broker that was given no way to read files imports none."""
-    raise ReaderDied("this broker has no reader of files")
+    raise ReaderDied("this broker has no process that reads files")
 
 
 class ReaderProcess:
@@ -155,7 +155,7 @@ class ReaderProcess:
         if message.kind != "rows":
             return message, None
         if not 0 < message.size <= self._limit_bytes or not 0 < message.rows <= self._job.batch_rows:
-            raise Damaged(f"it sent a batch of {message.rows} rows in {message.size} bytes, which is out of bounds")
+            raise Damaged(f"it sent a batch of {message.rows} rows in {message.size} bytes, which is over the limit")
         rows = _one_batch(self._exactly(message.size), self._limit_bytes)
         rows.validate(full=True)
         if rows.num_rows != message.rows or not rows.schema.equals(self._layout.rows(mask_of(rows))):

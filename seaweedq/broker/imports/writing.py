@@ -230,7 +230,7 @@ class Writing(FileWork[WriteRecord]):
         """Writes a record in place of the one before. Returns it, or that of a faster request, and whether it is
         one's own."""
         if before is None and await self._records.count(topic) >= MAX_WRITERS:
-            detail = f"topic {topic.name!r} remembers {MAX_WRITERS} writers, which is the limit"
+            detail = f"topic {topic.name!r} already remembers {MAX_WRITERS} writers, which is the limit"
             raise TooManyWriters(detail, limit=MAX_WRITERS, retry_after_s=FULL_S)
         await self._files.check(topic, f"{where.name}/{wanted.number}", wanted.uploads)
         if before is not None:
@@ -281,8 +281,8 @@ def check_order(where: WorkId, record: WriteRecord, number: int) -> None:
     """Raises WriteOutOfOrder for a number below the newest."""
     if number < record.number:
         detail = (
-            f"write {number} of {where.name!r} comes behind write {record.number}: it was decided before, or left out, "
-            "and is not remembered"
+            f"write {number} of {where.name!r} is older than write {record.number}: it ended earlier or was skipped, "
+            "and its result is no longer known"
         )
         raise WriteOutOfOrder(detail, writer=where.name, number=number, newest=record.number)
 

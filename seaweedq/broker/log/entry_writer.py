@@ -113,7 +113,13 @@ class EntryWriter:
         end = name.first_offset
         tenure = Tenure(source.term, source.owner or "")
         for first, some in rows:
-            require(first == end, "rows from offset %d are written to %s, which ends at %d", first, chain.folder, end)
+            require(
+                first == end,
+                "rows from offset %d cannot be written to %s, which ends at offset %d",
+                first,
+                chain.folder,
+                end,
+            )
             end += some.num_rows
         producers.expire(self._clock.monotonic_s())
         metadata = EntryMetadata(

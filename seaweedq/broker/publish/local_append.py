@@ -105,13 +105,13 @@ class LocalAppender:
 def unknown(deadline: Deadline) -> Unavailable:
     """Returns the error for rows that were given to a journal, which nobody can withdraw, and have no answer in
     time."""
-    detail = f"not durable within publish_timeout_s={deadline.time_s:g}; whether it was taken is unknown"
+    detail = f"not durable within publish_timeout_s={deadline.time_s:g}; it is unknown whether the messages were stored"
     return Unavailable(detail, retry_after_s=1)
 
 
 def untaken(deadline: Deadline) -> Unavailable:
     """Returns the error for rows that were given to nobody in time."""
-    detail = f"could not be taken within publish_timeout_s={deadline.time_s:g}; nothing was taken"
+    detail = f"could not be stored within publish_timeout_s={deadline.time_s:g}; nothing was stored"
     return Unavailable(detail, retry_after_s=1)
 
 

@@ -236,7 +236,7 @@ def _published(count: int, results: Results) -> PublishResult:
     if taken:
         missing = sum(len(result.indexes) for result in results if isinstance(result, FailedRows))
         why = next(error for error in failed if isinstance(error, Unavailable))
-        detail = f"{missing} of {count} messages were not taken, or nobody knows: {why.detail}"
+        detail = f"{missing} of {count} messages were not stored, or their outcome is unknown: {why.detail}"
         raise PartlyTaken(detail, inside=why.inside, taken=taken)
     raise failed[0]
 

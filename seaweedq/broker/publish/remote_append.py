@@ -226,13 +226,13 @@ class RemoteAppender:
         url = self._roster.url(owner)
         if url is None:
             self._roster.check_journal(owner)
-            detail = f"segment {rows.segment} of {topic.name!r} belongs to broker {owner}, which has gone"
+            detail = f"segment {rows.segment} of {topic.name!r} belongs to broker {owner}, which is no longer running"
             raise NotOwner(detail, owner=owner)
 
         def check_owner() -> None:
             record = self._catalog.segment(topic, rows.segment).record
             if record.owner != owner or not self._roster.alive(owner):
-                detail = f"broker {owner} lost the segment, or has gone, before it answered"
+                detail = f"broker {owner} lost the segment, or ended, before it answered"
                 raise Unavailable(f"{detail}; it is unknown whether the rows were stored")
 
         sent = self._forwarder.send(url, _frame(topic, rows, sequences, self._coordination.seen))

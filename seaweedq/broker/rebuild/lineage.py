@@ -244,7 +244,7 @@ class _Tracer:
         for number in self._open():
             start = self._starts.get(number, NO_START)
             if self._chains.ends.get(number) is None and (start.sequence or number == self._topic.incarnation):
-                yield f"segment {number} has no file, though it had some, and no later segment has its range"
+                yield f"segment {number} has lost its files, and no later segment covers its range"
         yield from broken_in_topic(self.records)
 
 

@@ -143,7 +143,11 @@ class LeaderLook:
             await dead.fence()
             return await dead.terms()
         except (JournalUnreachable, JournalUnavailable, JournalDamaged, NeedsNewerBroker) as error:
-            logger.info("the journal of %s shows no sign of a return, as it cannot be read: %s", broker, error)
+            logger.info(
+                "the journal of %s cannot be read, so it was not checked for signs of lost coordination: %s",
+                broker,
+                error,
+            )
             return {}
         finally:
             await dead.close()
@@ -155,8 +159,8 @@ class LeaderLook:
         for broker, terms in stated.items():
             for (name, number), term in terms.items():
                 if not await self._gave(broker, name, number, term):
-                    text = f"a journal has rows of segment {number} of {name} in the term {term[0]}-{term[1]}"
-                    signs.append(Sign("term", f"{text}, which coordination has not given to {broker}"))
+                    text = f"a journal contains rows of segment {number} of {name} in the term {term[0]}-{term[1]}"
+                    signs.append(Sign("term", f"{text}, but coordination has no record that {broker} owned it"))
         return signs
 
     async def _gave(self, broker: str, name: str, number: int, term: Term) -> bool:

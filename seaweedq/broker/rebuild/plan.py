@@ -222,7 +222,7 @@ def plan(view: StateView, found: Found, now_us: int, without_tokens: str = "") -
     for name, topic in found.topics.items():
         view.put_topic(name, topic)
     lineages = _trace_all(view, found, now_us)
-    assert not any(one.wanted for one in lineages.values()), "a chain was not read"
+    assert not any(one.wanted for one in lineages.values()), "a segment's files could not be read"
     if without_tokens:
         _drop_all(view, keys.PRINCIPALS)
         _drop_all(view, keys.TOKENS)
@@ -427,21 +427,24 @@ def losses(made: Plan, source: Source = "snapshot") -> list[str]:
     found = [f"journal of {broker}: the messages and acks that it holds" for broker in made.left_out]
     if source == "nothing":
         found.append(
-            "all subscriptions with their acks, the settings that topics got since their creation, running imports, "
-            "uploads: no backup is left"
+            "all subscriptions with their acks, changes to topic settings, running imports and uploads: no backup "
+            "of them exists"
         )
     if made.without_tokens:
         found.append(f"all principals and tokens: {made.without_tokens}")
     for name, topic in sorted(made.topics.items()):
-        found += [f"topic {name}: it waits: {why}" for why in topic.damage]
+        found += [f"topic {name}: the topic waits: {why}" for why in topic.damage]
         found += [
-            f"topic {name}: the messages of segment {number} from offset {end} on, which a subscription had: no file "
-            "has them, and no journal that is read"
+            f"topic {name}: the messages of segment {number} from offset {end} on, which a subscription had "
+            "received: no file has them, and no readable journal has them"
             for number, end in topic.fallen
         ]
         if topic.subscriptions:
             found.append(
-                f"topic {name}: acks, attempts and leases since the state, of {topic.subscriptions} "
-                f"subscription{'s'[: topic.subscriptions - 1]}: those messages come again"
+                f"topic {name}: acks, attempts and leases after the state that the rebuild starts from, for "
+                f"{topic.subscriptions} subscription{'s'[: topic.subscriptions - 1]}: the messages are redelivered"
             )
-    return [*found, "uploads that were begun since the state, and links that were given out"]
+    return [
+        *found,
+        "uploads that were started after the state that the rebuild starts from, and signed URLs issued since then",
+    ]

@@ -237,7 +237,7 @@ class Rebuilding:
         found = Found({}, journals=basis.search.journals, round=await newest_round(self._store))
         now_us = self._clock.now_us()
         found = await self._reader.read(view, found, now_us)
-        left_out = "they are left out" if wish.without_tokens else self._no_rights(basis)
+        left_out = "the rebuild was told to drop them" if wish.without_tokens else self._no_rights(basis)
         left_out = left_out or await self._left_out(taken, generation)
         made = plan(view, found, now_us, left_out)
         damaged, unverified = (stored.damaged, stored.unverified) if stored else ((), ())
@@ -262,10 +262,10 @@ class Rebuilding:
     def _no_rights(self, basis: _Basis) -> str:
         """Returns why the state has no principals and tokens; empty if it has those that there were."""
         if basis.source == "nothing":
-            return "no backup of them is left"
+            return "no backup of them exists"
         if basis.source == "snapshot" and not self._backups.keeps(keys.PRINCIPALS.prefix()):
-            return "without a cluster_secret no backup has them"
-        return "" if basis.state.verified else "no backup of them is of a secret that this broker has"
+            return "without a cluster_secret, backups contain none"
+        return "" if basis.state.verified else "no backup of them was made with a cluster_secret that this broker has"
 
     async def _left_out(self, taken: State, below: int) -> str:
         """Returns why principals and tokens are left out though nobody asks for that now; empty if they are not. One of
@@ -274,7 +274,7 @@ class Rebuilding:
         later = [n for n in await list_numbers(self._store) if n >= taken.generation + (taken.number > 0)]
         for number in [n for n in later if not below or n < below]:
             if (await read_generation(self._store, number)).without_tokens:
-                return f"the rebuild of generation {number}, which was broken off, began without them"
+                return f"the interrupted rebuild of generation {number} began without them"
         return ""
 
     async def _stored(self, below: int) -> FoundState | None:

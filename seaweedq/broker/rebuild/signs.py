@@ -88,26 +88,35 @@ def find_signs(
     """Yields all signs, given what was read in the order that `looking` says."""
     cluster = coordination.cluster
     if cluster is None:
-        yield Sign("empty", "coordination is empty, and the store has a cluster")
+        yield Sign("empty", "coordination is empty, but the store belongs to a cluster")
         return
     if cluster.state in ("rebuilding", "replacing"):
-        yield Sign("rebuilding", "a rebuild has begun, and has not ended")
+        yield Sign("rebuilding", "a rebuild has started and is not complete")
         return
     if cluster.state == "restored":
-        yield Sign("restored", cluster.found or "a leader has found that coordination went back")
+        yield Sign("restored", cluster.found or "a leader has found that coordination was restored to an earlier state")
         return
     if (store.generation, store.nonce) != (cluster.generation, cluster.nonce):
-        known = f"coordination is of generation {cluster.generation}"
+        known = f"coordination has generation {cluster.generation}"
         yield Sign("generation", f"the store has generation {store.generation}, {known}")
         return
     if store.snapshot > coordination.snapshot:
-        yield Sign("snapshot", f"the store has snapshot {store.snapshot}, coordination knows {coordination.snapshot}")
+        yield Sign(
+            "snapshot", f"the store has snapshot {store.snapshot}, but coordination's newest is {coordination.snapshot}"
+        )
     if store.change > coordination.watermark:
-        yield Sign("change", f"the store has a change of revision {store.change}, above {coordination.watermark}")
+        yield Sign(
+            "change",
+            f"the store has a change with revision {store.change}, but coordination is at {coordination.watermark}",
+        )
     if store.round > coordination.round:
-        yield Sign("round", f"the store has round {store.round} of retention, coordination knows {coordination.round}")
+        yield Sign(
+            "round", f"the store has retention round {store.round}, but coordination's newest is {coordination.round}"
+        )
     if store.done > coordination.watermark:
-        yield Sign("done", f"a journal was done at revision {store.done}, above {coordination.watermark}")
+        yield Sign(
+            "done", f"a journal was removed at revision {store.done}, but coordination is at {coordination.watermark}"
+        )
     yield from _of_journals(cluster.generation, coordination, journals)
 
 
@@ -126,11 +135,15 @@ def _of_journals(
         if broker in known and seen.generation == generation and seen.revision > coordination.revision
     ]
     if later:
-        yield Sign("generation", f"journals are of a later generation: {_named(later)}")
+        yield Sign("generation", f"these journals have a later generation: {_named(later)}")
     if strange:
-        yield Sign("journal", f"journals are needed and have no key: {_named(strange)}")
+        yield Sign(
+            "journal", f"these journals are still needed, but coordination has no record of them: {_named(strange)}"
+        )
     if ahead:
-        yield Sign("revision", f"journals know a later revision than {coordination.revision}: {_named(ahead)}")
+        yield Sign(
+            "revision", f"these journals have seen a later revision than {coordination.revision}: {_named(ahead)}"
+        )
 
 
 def _named(brokers: list[str]) -> str:
@@ -145,11 +158,11 @@ def told(signs: Iterable[Sign], named: str) -> str:
     why = "; ".join(one.text for one in found)
     if any(one.reason == "empty" for one in found):
         return (
-            f"{named}: {why}. Either this is not its coordination: correct the setting, and start again; or it was "
-            f"lost: `{COMMAND}` makes it anew from the store (`--dry-run` shows the plan). Until then this broker "
-            "serves nothing, and changes nothing"
+            f"{named}: {why}. If this is the wrong coordination, correct the setting and restart. If coordination "
+            f"was lost, run `{COMMAND}` to rebuild it from the store (`--dry-run` shows the plan). Until then this "
+            "broker serves no requests, and changes nothing"
         )
     return (
-        f"{named}: coordination went back: {why}. `{COMMAND}` makes it anew from the store (`--dry-run` shows the "
-        "plan). Until then this broker serves nothing, and deletes nothing"
+        f"{named}: coordination was restored to an earlier state: {why}. Run `{COMMAND}` to rebuild coordination "
+        "from the store (`--dry-run` shows the plan). Until then this broker serves no requests, and deletes nothing"
     )

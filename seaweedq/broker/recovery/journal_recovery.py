@@ -101,7 +101,10 @@ class JournalRegistration:
                 reach("stop.removed")
                 await self._coordination.commit([], [Delete(self._key)])
         except (TimeoutError, OSError, SeaweedqError) as error:
-            logger.info("the next broker removes this journal: %s", str(error) or "it would take too long")
+            logger.info(
+                "this broker could not remove its journal, so the next broker will: %s",
+                str(error) or "it would take too long",
+            )
 
     async def _record_recovered(self) -> int:
         """Writes that nothing in the journal is needed any more. Returns the revision; 0: the record cannot be read by
@@ -207,12 +210,14 @@ class JournalRecovery:
         except JournalUnreachable as error:
             if broker not in self._unreached:  # it is tried each second or so
                 self._unreached.add(broker)
-                logger.info("the journal of %s can not be reached, its segments wait: %s", broker, error)
+                logger.info("the journal of %s cannot be reached, so its segments wait: %s", broker, error)
             return False
         except JournalDamaged:
             if not await self._is_finished(broker):
                 raise
-            logger.info("the journal of %s went while it was read: another recovery has finished", broker)
+            logger.info(
+                "the journal of %s disappeared while it was being read: another broker has recovered it", broker
+            )
             return True
         finally:
             await dead.close()

@@ -225,7 +225,7 @@ class Replay:
             try:
                 appended += await self._append_entry(mine, chain, frames, partial(self._catalog.is_gone, topic))
             except Fenced:
-                logger.info("%s has grown meanwhile, going on from its new end", chain.folder)
+                logger.info("%s has grown in the meantime; continuing from its new end", chain.folder)
                 await chain.open()
         return appended
 
@@ -272,7 +272,7 @@ class Replay:
                     source, chain, [], producers, chain.last.max_timestamp_us if chain.last else 0
                 )
             except Fenced:
-                logger.info("%s has grown meanwhile, going on from its new end", chain.folder)
+                logger.info("%s has grown in the meantime; continuing from its new end", chain.folder)
                 await chain.open()
 
     async def _append_entry(
@@ -311,7 +311,7 @@ class Replay:
         for name, acked in subscriptions.items():
             try:
                 while not await self._advance(topic, segment, name, acked):
-                    logger.info("the cursor of %s on segment %s changed meanwhile, once more", name, segment)
+                    logger.info("the cursor of %s on segment %s changed in the meantime; trying again", name, segment)
             except NeedsNewerBroker as error:
                 _leave(left, topic.name, error)
 

@@ -74,7 +74,7 @@ def new_intent(
         ) from None
     if 2 * len(ordered) + 3 * len(ranges) + OTHERS > MAX_OPERATIONS:
         raise InvalidRequest(
-            f"{len(ordered)} segments cannot be replaced by {len(ranges)} at once; merge them first, then split"
+            f"{len(ordered)} segments cannot be replaced by {len(ranges)} in one step; merge them first, then split"
         )
     hints = [*owners, *[None] * len(ranges)]
     successors = tuple(Successor(first + at, r.low, r.high, hints[at]) for at, r in enumerate(ranges))

@@ -99,7 +99,7 @@ class Planner:
         raised = Put(path, keys.COUNTERS.encode(counter.replace(next=first + len(intent.successors))))
         unchanged = Compare(path, counter.revision)
         if await self._has_gone_back(topic, [one.id for one in intent.successors], [unchanged]):
-            raise SegmentConflict(f"the successors of segments {list(segments)} of {topic.name!r} have files already")
+            raise SegmentConflict(f"the successors of segments {list(segments)} of {topic.name!r} already have files")
         reach("plan.write")
         revision = await self._catalog.commit(
             [*transaction.compares, *compares, unchanged, *reserved.compares],
@@ -112,7 +112,7 @@ class Planner:
         that no broker serves any more."""
         for number in numbers:
             if await self._store.list(folder := segment_folder(topic.name, number), limit=1):
-                sign = Sign("segment", f"{folder} has files, and coordination has no such segment")
+                sign = Sign("segment", f"{folder} has files, but coordination has no such segment")
                 await record_signs(self._coordination, holds, [sign])
                 return True
         return False
@@ -176,9 +176,11 @@ class Roller:
             return
         try:
             await self._planner.plan(topic, [segment.id])
-            logger.info("segment %d of %s has %d entries; it is rolled", segment.id, topic.name, self._entries)
+            logger.info("segment %d of %s has %d files; rolling it", segment.id, topic.name, self._entries)
         except SeaweedqError as error:
-            logger.warning("segment %d of %s is long but cannot be rolled yet: %s", segment.id, topic.name, error)
+            logger.warning(
+                "segment %d of %s has many files, but cannot be rolled yet: %s", segment.id, topic.name, error
+            )
 
 
 def stage(records: Records, intent: Intent) -> Stage:

@@ -241,9 +241,11 @@ class Retention:
         compares = [self.rounds.leader_compare(), *unchanged, Compare(key, held.revision)]
         reach("retention.raise")
         if not await self._catalog.commit(compares, [Put(key, keys.STARTS.encode(held.with_record(record)))]):
-            raise NotOwner(f"topic {topic.name!r}, its subscriptions, or the leader has changed meanwhile")
+            raise NotOwner(f"topic {topic.name!r}, its subscriptions, or the leader has changed in the meantime")
         reach("retention.raised")
-        logger.info("retention takes segment %d of %s below offset %d", number, topic.name, first.first_offset)
+        logger.info(
+            "retention deletes the messages of segment %d of %s below offset %d", number, topic.name, first.first_offset
+        )
 
     async def _delete(self, topic: Topic, number: int, now_us: int) -> None:
         """Deletes the files before the start whose grace is over."""

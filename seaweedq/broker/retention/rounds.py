@@ -74,7 +74,7 @@ class Rounds:
         known = await known_round(self._coordination)
         await self._check_generation()
         if await newest_round(self._store) > known.record.next:
-            self._hold("restored", "the store knows a later round of retention than coordination does")
+            self._hold("restored", "the store has a later retention round than coordination")
             return None
         number = known.record.next + 1
         reach("retention.number")
@@ -96,6 +96,6 @@ class Rounds:
 
     def _hold(self, reason: Reason, why: str) -> None:
         if self.held != reason:
-            hint = "; start the brokers again, and `seaweedq cluster rebuild`" if reason == "restored" else ""
+            hint = "; restart the brokers, then run `seaweedq cluster rebuild`" if reason == "restored" else ""
             logger.error("retention deletes nothing: %s%s", why, hint)
         self.held = reason

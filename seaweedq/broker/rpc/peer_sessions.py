@@ -99,9 +99,9 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
         try:
             found = _HELLO.decode(urlsafe_b64decode(text.encode("ascii")))
         except (msgspec.DecodeError, NotBase64, UnicodeError) as error:
-            raise refused(Refusal.FORM, "the hello cannot be read") from error
+            raise refused(Refusal.FORM, "the handshake cannot be read") from error
         if len(found.nonce) != _NONCE_CHARACTERS:
-            raise refused(Refusal.FORM, "the hello has a nonce of a wrong length")
+            raise refused(Refusal.FORM, "the handshake's nonce has the wrong length")
         return found
 
     def _made(self, keys: RootKeys) -> bytes:
@@ -165,7 +165,7 @@ def accepted(hello: Hello, welcome: Welcome, keys: RootKeys, said_s: float) -> O
     answer is not of the broker that was meant, or not of one that knows the secret."""
     key = _session_key(keys, hello, welcome)
     if welcome.callee != hello.callee or not hmac.compare_digest(_welcome_mac(key, welcome), welcome.mac):
-        raise refused(Refusal.SECRET, "the answer to a hello is not of the broker that was greeted")
+        raise refused(Refusal.SECRET, "another broker than the one addressed has answered the handshake")
     return Outgoing(welcome.session, welcome.callee, key, said_s + SESSION_S - RENEW_S)
 
 
@@ -188,9 +188,9 @@ class Incoming:
             self.seen = ((self.seen << min(-behind, WINDOW)) | 1) & _SEEN
             self.highest = number
         elif behind >= WINDOW:
-            raise refused(Refusal.LATE, f"request {number} came behind {WINDOW} later ones")
+            raise refused(Refusal.LATE, f"request {number} arrived after {WINDOW} later requests")
         elif self.seen >> behind & 1:
-            raise refused(Refusal.TAKEN, f"request {number} has come before")
+            raise refused(Refusal.TAKEN, f"request {number} has already arrived")
         else:
             self.seen |= 1 << behind
 
@@ -213,9 +213,9 @@ class IncomingSessions:
         """Returns the answer to a hello. Raises PeerRefused."""
         keys = next((one for one in self._keys.roots if hello.is_signed(one)), None)
         if keys is None:
-            raise refused(Refusal.SECRET, "the caller has another cluster_secret")
+            raise refused(Refusal.SECRET, "the caller has a different cluster_secret")
         if hello.callee != self._me:
-            raise refused(Refusal.BROKER, "the caller means another broker")
+            raise refused(Refusal.BROKER, "the caller addresses another broker")
         self._end_old()
         # The caller's sessions, in the order in which they would lose their place.
         of_caller = [
@@ -234,9 +234,9 @@ class IncomingSessions:
         session, number, mac = _parsed(stamp)
         found = self._used.get(session) or self._new.get(session)
         if found is None or self._clock.monotonic_s() >= found.until_s:
-            raise refused(Refusal.SESSION, "the session is not known, or has ended")
+            raise refused(Refusal.SESSION, "the session is unknown, or has ended")
         if not hmac.compare_digest(request.mac(found.key, number), mac):
-            raise refused(Refusal.MAC, "the request is not what its sender stamped")
+            raise refused(Refusal.MAC, "the request does not match its signature")
         found.accept(number)
         self._forget(session)
         self._used[session] = found  # the last one, as it was used last
@@ -276,7 +276,7 @@ def _parsed(stamp: str) -> tuple[str, int, bytes]:
             return session, int(number), bytes.fromhex(mac)
         except ValueError:
             pass
-    raise refused(Refusal.FORM, "the stamp cannot be read")
+    raise refused(Refusal.FORM, "the signature cannot be read")
 
 
 def _texts(*texts: str) -> list[bytes]:

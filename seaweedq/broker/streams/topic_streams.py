@@ -221,8 +221,8 @@ class TopicReader:
         text = str(Positions(self.at, self.topic.record.incarnation))
         if len(text) > MAX_CHARACTERS:
             raise InvalidRequest(
-                f"the topic has {len(self.at)} segments, whose positions take over {MAX_CHARACTERS} characters; "
-                "read it with a subscription",
+                f"the topic has {len(self.at)} segments, and their positions need more than {MAX_CHARACTERS} "
+                "characters; use a subscription instead",
                 value=len(self.at),
                 bound=MAX_CHARACTERS,
             )

@@ -314,6 +314,6 @@ def _known(subscription: Subscription, key: str, place: SeekPlace) -> SeekResult
     to another place."""
     known, seek = subscription.result_of_seek(key), subscription.record.seek
     if known and seek and seek.asked.get(key, digest := _digest(place)) != digest:
-        detail = f"id is {key!r}, under which this subscription went elsewhere; another seek takes another id"
+        detail = f"id is {key!r}, which an earlier seek to another position has used; use a new id for each seek"
         raise InvalidRequest(detail, field="id", value=key)
     return known

@@ -105,7 +105,7 @@ class DeadLetterTopics:
             creator = self._callers.principal(record.creator, record.creator_uid)
             if creator is None:  # it has gone, or another one has its name
                 raise Forbidden(
-                    f"the principal {record.creator!r}, with whose rights dead letters go out, is disabled, or was "
+                    f"the principal {record.creator!r}, whose rights publish the dead letters, is disabled or was "
                     "deleted (a new principal with its name does not count). PATCH dead_letter_topic, even to the "
                     "same topic, to publish them with your own rights",
                     action=str(Action.PUBLISH),
@@ -289,7 +289,7 @@ class DeadLetters:
             if cursor.delivery.dead_letters:
                 cursor.delivery.dead_letters.postpone(cursor.delivery.dead_letters.due(now_s), now_s + pause_s)
         logger.warning(
-            "dead letters of %s of %s could not be published to %s, again in %g s: %s",
+            "dead letters of %s of %s could not be published to %s; retrying in %g s: %s",
             subscription.name,
             subscription.topic.name,
             subscription.record.dead_letter_topic,
@@ -323,7 +323,7 @@ class DeadLetters:
         cursor, offsets = subscription.cursors.get(batch.segment), batch.offsets.tolist()
         queue = cursor.delivery.dead_letters if cursor else None
         if cursor is None or queue is None or len(queue.still_dying(batch.offsets)) < len(offsets):
-            raise NotReady(f"what was dying of segment {batch.segment} has changed")
+            raise NotReady(f"the messages of segment {batch.segment} that become dead letters have changed")
         sent = queue.pending_batch()
         if sent is None:
             sent = queue.sent = self._sender(subscription).begin(batch.segment, offsets)

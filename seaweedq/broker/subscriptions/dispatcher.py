@@ -110,7 +110,9 @@ class Dispatcher:
             if before.result_of_seek(key):
                 return before, before
             before.check_readable(before.frontier.hidden | before.unreadable)
-            if not await self._write_all(before, f"subscription {name!r} is just being sought; try again"):
+            if not await self._write_all(
+                before, f"subscription {name!r} is currently being moved by a seek; try again"
+            ):
                 self.forget(topic, name)
                 raise NotOwner(f"subscription {name!r} is no longer dispatched by this broker")
             new = before.held.with_record(self.used(_with_seek(before.record, key, target)))

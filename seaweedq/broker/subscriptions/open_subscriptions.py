@@ -156,7 +156,10 @@ class CursorStore:
             else:
                 good.append(one)
         if is_last and len(good) < len(changed):
-            raise InvariantViolated(f"subscription {name!r} of {topic.name!r} has cursors that may not be written")
+            raise InvariantViolated(
+                f"subscription {name!r} of {topic.name!r} has cursors that cannot be written without breaking an "
+                "invariant"
+            )
         return good
 
     async def _refresh(self, subscription: Subscription) -> None:

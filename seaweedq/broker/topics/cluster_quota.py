@@ -80,11 +80,11 @@ class _Bound(NamedTuple):
             whose, topics_, segments_ = ("the principal that created it", "limits.topics", "limits.segments")
         most = self.most
         if topics and found.topics + topics > most.topics:
-            detail = f"{whose} has {found.topics} topics and may have {topics_}={most.topics}; delete some first"
+            detail = f"{whose} has {found.topics} topics, and the limit is {topics_}={most.topics}; delete some first"
             return TooManyTopics(detail, limit=most.topics, setting=topics_)
         detail = (
-            f"{whose} has {found.segments} segments, with those that are being made, and may have "
-            f"{segments_}={most.segments}; delete topics, or create them with fewer segments"
+            f"{whose} has {found.segments} segments, including those being created, and the limit is "
+            f"{segments_}={most.segments}; delete topics, or create topics with fewer segments"
         )
         return TooManySegments(detail, limit=most.segments, setting=segments_)
 

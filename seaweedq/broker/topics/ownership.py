@@ -95,15 +95,15 @@ def _state(owner: str | None, roster: Roster) -> tuple[str, str]:
         return "needs-newer-broker", f"the record of its journal cannot be read: {journal.why}"
     if journal is None or journal.record.recovered:
         takers = any(known.record.takes_more for known in roster.brokers.values())
-        return "unassigned", "the leader is about to give them an owner" if takers else "no broker takes segments now"
+        return "unassigned", "the leader is about to give them an owner" if takers else "no broker accepts segments now"
     record = journal.record
     if record.needs_newer:
         levels = f"levels {record.lowest} to {record.highest}"
-        return "needs-newer-broker", f"no living broker reads its journal, of {levels} and kind {record.kind}"
+        return "needs-newer-broker", f"no running broker can read its journal (kind {record.kind}, {levels})"
     if record.left:
         return "partly-recovered", f"records of these topics cannot be read: {', '.join(record.left[:NAMED])}"
-    place = f", in the folder {record.path}, which that broker must reach" if record.path else ""
-    return "recovering", f"a broker replays its journal, of kind {record.kind}{place}"
+    place = f", in the folder {record.path}, which that broker must be able to reach" if record.path else ""
+    return "recovering", f"a broker is replaying its journal (kind {record.kind}){place}"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -316,12 +316,17 @@ class Ownership:
                 raise NotOwner(f"retention has just deleted all of segment {number} of {topic.name!r}; try again")
             raise ChainDamaged(f"{chain.folder} has no seal, though its segment is sealed", name=chain.folder)
         if record.state == "open" and chain.last is None and number == topic.record.incarnation:
-            raise self._waits(topic, number, "file", f"{chain.folder} is of its first segment, and has no file")
+            raise self._waits(
+                topic, number, "file", f"{chain.folder} belongs to the topic's first segment, but has no file"
+            )
         if record.state == "open" and (delivered := self._delivered[topic].get(number, 0)) > chain.end:
             await self._catalog.refresh(topic.name, number)
             if not self._is_still(topic, number, revision):
                 return None  # another broker has had it since, and lengthens the chain
-            why = f"a subscription was delivered all below {delivered} of {chain.folder}, which ends at {chain.end}"
+            why = (
+                f"a subscription has received messages up to offset {delivered} of {chain.folder}, which ends at "
+                f"{chain.end}"
+            )
             raise self._waits(topic, number, "cursor", why)
         self.restored.pop((topic.name, number), None)
         if record.state == "sealed":
@@ -335,7 +340,10 @@ class Ownership:
 
     def _waits(self, topic: Topic, number: int, reason: RestoredReason, why: str) -> Restored:
         """Returns the error of a topic that waits for a rebuild, and logs that once."""
-        text = f"topic {topic.name!r} waits: {why}, so coordination went back; `seaweedq cluster rebuild` mends it"
+        text = (
+            f"topic {topic.name!r} waits: {why}, so coordination was lost or restored to an earlier state; run "
+            "`seaweedq cluster rebuild`"
+        )
         if self.restored.get((topic.name, number)) != (reason, text):
             logger.error("%s", text)
             self.restored[topic.name, number] = reason, text
@@ -365,7 +373,7 @@ class Ownership:
                 detail = f"the store did not confirm an entry of {chain.folder} in time"
                 raise chain.failing or StoreUnavailable(detail) from None
             except Fenced:
-                logger.info("%s has grown meanwhile, going on from its new end", chain.folder)
+                logger.info("%s has grown in the meantime; continuing from its new end", chain.folder)
                 await chain.open()
 
     def _opened(

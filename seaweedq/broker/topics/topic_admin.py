@@ -260,7 +260,7 @@ class TopicAdmin:
         revision = await self._catalog.commit([*(Compare(put.key, 0) for put in writes), *compares], writes)
         if revision is None:
             await self._roster.load()
-            raise CoordinationUnavailable(f"the set of brokers changed while topic {name!r} was created; try again")
+            raise CoordinationUnavailable(f"brokers joined or left while topic {name!r} was created; try again")
 
     async def _replace(self, topic: Topic, held: Versioned[TopicRecord]) -> int | None:
         key, value = keys.TOPICS.key(topic.name), keys.TOPICS.encode(held)

@@ -163,7 +163,9 @@ class Payloads:
         reference = await self._reference(topic, segment, offset)
         name = self.name_of(topic, reference.uri) if reference else None
         if not reference or not name:
-            why = "has no payload" if not reference else "has a reference that is not a payload of the topic"
+            why = (
+                "has no payload" if not reference else "has a reference to something other than a payload of the topic"
+            )
             raise PayloadNotFound(
                 f"message {segment}-{offset} of {topic.name!r} {why}", **_place(topic, segment, offset)
             )

@@ -73,7 +73,7 @@ def object_name(topic: str, upload: str, root: str = FOLDER) -> str:
     """Returns the name of an upload's object. Raises ValueError if `upload` is no id."""
     found = _ID.fullmatch(upload)
     if found is None:
-        raise ValueError(f"{upload!r} is not the id of an upload")
+        raise ValueError(f"{upload!r} is not an upload id")
     return f"{folder(topic, root)}{found['date']}/{upload}"
 
 
@@ -180,9 +180,12 @@ def check_user(upload: str, record: UploadRecord, write: str | UnsetType) -> Non
     """Raises UploadConflict unless an upload is for this write, or for none if that is unset."""
     if record.write != write:
         if record.write is UNSET:
-            detail = f"the upload was begun for messages; a write takes those that were begun with ?write={write}"
+            detail = (
+                "the upload was created for a message; a write accepts only uploads that were created with "
+                f"?write={write}"
+            )
         else:
-            detail = f"the upload was begun for the write {record.write}, which alone may take it"
+            detail = f"the upload was created for the write {record.write}, and nothing else may use it"
         raise UploadConflict(detail, upload_id=upload)
 
 

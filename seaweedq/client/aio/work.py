@@ -222,7 +222,7 @@ class AsyncWork:
             answered = await self._run(self._pulling.answer([verdict]))
             return not answered.unknown
         except NoDeadLetters as error:
-            logger.error("message %s comes again: %s", verdict.id, error)
+            logger.error("message %s will be redelivered: %s", verdict.id, error)
         return False
 
     async def _nack(self, job: Job, verdict: Answer) -> None:
@@ -247,9 +247,9 @@ class AsyncWork:
                     self._pulling.answer([extension_of(job.wire.id, None, None) for job in jobs])
                 )
             except BadRequest as error:
-                logger.warning("leases are not extended: %s", error)
+                logger.warning("cannot extend leases: %s", error)
                 return
             except SeaweedqError as error:
-                logger.warning("leases were not extended, and will be tried again: %s", error)
+                logger.warning("leases could not be extended, and will be retried: %s", error)
                 continue
             self._held.record_extension(jobs, set(answered.unknown), sent_s)

@@ -111,7 +111,7 @@ def parse_urls(url: str | Sequence[str]) -> tuple[str, ...]:
     if len({urlsplit(one).scheme for one in urls}) > 1:
         raise ValueError(f"url is {url!r}; use either http:// or https:// for all brokers")
     if not urls:
-        raise ValueError("url names no broker; it must be like http://127.0.0.1:8080")
+        raise ValueError("url is empty; it must be like http://127.0.0.1:8080")
     return tuple(dict.fromkeys(urls))
 
 

@@ -194,7 +194,7 @@ def describe_topic(topic: str) -> Steps[tuple[dict[str, Any], dict[str, Any]]]:
         if not segments_of_another(facts["created_at"], there["segments"]):
             return facts, there
     raise ClientError(
-        f"topic {topic!r} was deleted and created anew while it was looked at, {_LOOKS} times", name=topic
+        f"topic {topic!r} was deleted and created again while it was being read, {_LOOKS} times", name=topic
     )
 
 

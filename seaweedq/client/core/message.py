@@ -50,7 +50,9 @@ class Origin:
 
 def _not_delivered(item: Item) -> None:
     id = item if isinstance(item, str) else item.id
-    raise ClientError(f"message {id} cannot be acked: it was fetched, not delivered by a subscription", id=id)
+    raise ClientError(
+        f"message {id} cannot be acked, because it was fetched instead of delivered by a subscription", id=id
+    )
 
 
 FETCHED = Origin(_not_delivered)

@@ -87,7 +87,9 @@ def refusal(reply: Reply, what: str) -> SeaweedqError:
     found = _CODE.search(reply.body)
     code = found[1].decode() if found else ""
     if code in _OTHER_BYTES:
-        return UploadMismatch(f"{what}: the store refused the bytes, since they differ from those announced ({code})")
+        return UploadMismatch(
+            f"{what}: the store refused the bytes, because they differ from the announced bytes ({code})"
+        )
     said = f"{reply.status} {code}".strip()
     return ClientError(f"{what}: {bare(reply.url)} answered {said}", status=reply.status, code=code)
 

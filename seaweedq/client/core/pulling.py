@@ -189,7 +189,11 @@ class Pulling:
             try:
                 check((yield self._post(verb, body)))
             except SeaweedqError as error:
-                logger.debug("what was not worked on comes again once its lease has ended: %s", error)
+                logger.debug(
+                    "messages that were not handled could not be returned, and are redelivered when their lease "
+                    "ends: %s",
+                    error,
+                )
 
     def give_back_pull(self) -> Steps[None]:
         """Lets others have what a pull brings that was broken off; none is under way."""
@@ -201,8 +205,9 @@ class Pulling:
             return
         if late := self.late.count_late(unknown, self.patience.monotonic_s()):
             logger.warning(
-                "%d acks of subscription %s of topic %s came after their leases had ended, so these messages come "
-                "again, for example %s; ack sooner, pull fewer (max_messages=%d), or give ack_deadline_s more time",
+                "%d acks of subscription %s of topic %s arrived after their leases had ended, so these messages are "
+                "redelivered, for example %s; ack sooner, pull fewer messages (max_messages=%d), or raise "
+                "ack_deadline_s",
                 late,
                 self.subscription,
                 self.topic,

@@ -113,7 +113,10 @@ class Upload:
             found = yield from self._find(upload_id)
             size, digest = found.size, found.sha256 or sha256
             if (size, digest) != (self.source.size, sha256):
-                detail = f"upload {upload_id} was created for {size} bytes of SHA-256 {digest}; these are others"
+                detail = (
+                    f"upload {upload_id} was created for {size} bytes with the SHA-256 {digest}, but the given bytes "
+                    "differ"
+                )
                 raise UploadMismatch(detail, upload_id=upload_id)
             yield from self._send(upload_id, found.part_bytes, None)
             return upload_id
@@ -288,7 +291,7 @@ def format_of(name: str) -> Format:
     suffix = PurePath(name).suffix.lower()
     if suffix not in _SUFFIXES:
         what = f"the file {name!r}" if name else "a file without a name"
-        raise ValueError(f"{what} has none of the suffixes {', '.join(_SUFFIXES)}: state its format")
+        raise ValueError(f"{what} has none of the suffixes {', '.join(_SUFFIXES)}; pass its format")
     return _SUFFIXES[suffix]
 
 

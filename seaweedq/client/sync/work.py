@@ -227,7 +227,7 @@ class Work:
         try:
             return not self._run(self._pulling.answer([verdict])).unknown
         except NoDeadLetters as error:
-            logger.error("message %s comes again: %s", verdict.id, error)
+            logger.error("message %s will be redelivered: %s", verdict.id, error)
         return False
 
     def _nack(self, job: Job, verdict: Answer) -> None:
@@ -253,10 +253,10 @@ class Work:
             try:
                 answered = self._run(self._pulling.answer([extension_of(job.wire.id, None, None) for job in jobs]))
             except BadRequest as error:
-                logger.warning("leases are not extended: %s", error)
+                logger.warning("cannot extend leases: %s", error)
                 return
             except SeaweedqError as error:
-                logger.warning("leases were not extended, and will be tried again: %s", error)
+                logger.warning("leases could not be extended, and will be retried: %s", error)
                 continue
             with self._changed:
                 self._held.record_extension(jobs, set(answered.unknown), sent_s)

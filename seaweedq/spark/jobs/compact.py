@@ -48,7 +48,8 @@ class Rules:
         check_columns("--order-by", self.order_by, columns)
         if self.key != (KEY,) and not self.order_by:
             raise ValueError(
-                f"--key {','.join(self.key)} needs --order-by: only rows of one `_key` have an order of their own"
+                f"--key {','.join(self.key)} needs --order-by: rows have an order of their own only if they share a "
+                "`_key`"
             )
 
 

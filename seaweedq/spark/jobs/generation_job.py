@@ -215,7 +215,7 @@ class GenerationJob:
     def _check_job(self, newest: Generation) -> None:
         if (newest.job, newest.topic) != (self.kind, self.topic):
             raise ClientError(
-                f"{self.target.to} has generations of `{newest.job} {newest.topic}`, and not of `{self.kind} "
+                f"{self.target.to} contains generations of `{newest.job} {newest.topic}`, not of `{self.kind} "
                 f"{self.topic}`; choose another folder"
             )
 
@@ -224,22 +224,25 @@ class GenerationJob:
         check_columns("--partition-by", by, topic.columns)
         check_columns("--sort", self.target.sort, topic.columns)
         if by and len(by) == len(topic.columns):
-            raise ValueError("--partition-by names all columns; files need one that is left")
+            raise ValueError("--partition-by names all columns; leave at least one column for the files")
         if by and any(name.lower() == "gen" for name in topic.columns):
-            raise ValueError("the topic has a column `gen`, as the folders have: leave out --partition-by")
+            raise ValueError(
+                "the topic has a column `gen`, which is also the name of the folders: leave out --partition-by"
+            )
         if newest is None:
             return
         if newest.created_at != topic.facts["created_at"]:
             raise ClientError(
                 f"{self.target.to} has generations of the topic {self.topic!r} that was created at "
-                f"{newest.created_at}, and this one was created at {topic.facts['created_at']}; choose another folder"
+                f"{newest.created_at}, but the present topic was created at {topic.facts['created_at']}; choose "
+                "another folder"
             )
         if self.kind == "export" and newest.partition_by != by:
             was = ",".join(newest.partition_by)
             raise ClientError(
-                f"{self.target.to} has generations that are read together, "
+                f"{self.target.to} has generations, which are read together, "
                 + (f"with --partition-by {was}" if was else "without --partition-by")
-                + "; state the same, or choose another folder"
+                + "; use the same option, or choose another folder"
             )
 
     def _write(self, frame: "DataFrame", place: Place, begun: Begun) -> int:
@@ -291,17 +294,19 @@ class GenerationJob:
         except SeaweedqError:
             return None
         if losses and self.kind == "compact":
-            return ClientError(f"{_gone(self.topic, losses)} were read. Run it again: they are no longer in the topic")
+            return ClientError(
+                f"{_gone(self.topic, losses)} were read. Run the job again: the rows are no longer in the topic"
+            )
         return self._losses(losses) if losses else None
 
     def _losses(self, losses: Sequence[Loss]) -> ClientError:
         return ClientError(
-            f"{_gone(self.topic, losses)} were exported. With --skip-lost the export goes on behind them"
+            f"{_gone(self.topic, losses)} were exported. With --skip-lost the export continues after them"
         )
 
 
 def _gone(topic: str, losses: Sequence[Loss]) -> str:
-    said = "; ".join(map(str, losses[:10])) + (f"; and {len(losses) - 10} others" if len(losses) > 10 else "")
+    said = "; ".join(map(str, losses[:10])) + (f"; and {len(losses) - 10} more" if len(losses) > 10 else "")
     return f"rows of topic {topic!r} are gone ({said}), before they"
 
 

@@ -114,7 +114,7 @@ class Place:
     def parse(given: str) -> "Place":
         """Parses a path, or a URL of file://, s3:// or s3a://. Raises ValueError."""
         if not given or _GLOB.search(given):
-            raise ValueError(f"{given!r} is no folder for generations; it must have none of * ? [ ] {{ }} \\")
+            raise ValueError(f"{given!r} is not a valid folder for generations; it must not contain * ? [ ] {{ }} \\")
         path = given.removeprefix("file://")
         scheme, bucket, rest = (*path.partition("://")[::2], "")
         if bucket and scheme in ("s3", "s3a"):
@@ -124,7 +124,7 @@ class Place:
         elif not _SCHEME.match(path):
             path = os.path.abspath(path)
             return Place(given, path, f"file://{path}")
-        raise ValueError(f"{given!r} is no folder for generations; it must be a path, or s3a://BUCKET/FOLDER")
+        raise ValueError(f"{given!r} is not a valid folder for generations; it must be a path, or s3a://BUCKET/FOLDER")
 
 
 def check_outside(place: Place, topic_folder: str, topic: str) -> None:
@@ -135,7 +135,9 @@ def check_outside(place: Place, topic_folder: str, topic: str) -> None:
     else:
         inner, outer = place.url + "/", store + "/"
     if inner.startswith(outer):
-        raise ValueError(f"{place.given!r} is in the brokers' store {store}, where nobody else writes; choose another")
+        raise ValueError(
+            f"{place.given!r} is in the brokers' store {store}, to which only brokers write; choose another folder"
+        )
 
 
 @dataclass
@@ -193,12 +195,12 @@ class Generations:
             found = _GENERATION.decode(self._bytes(name))
         except FileNotFoundError:
             there = self.numbers()
-            said = f"those there are {there[0]} to {there[-1]}" if there else "there is none yet"
+            said = f"it has {there[0]} to {there[-1]}" if there else "it has none yet"
             raise ClientError(f"{self.place.given} has no generation {number}; {said}") from None
         except msgspec.DecodeError as error:
-            raise ClientError(f"{name} is no record of a generation: {error}") from None
+            raise ClientError(f"{name} is not the record of a generation: {error}") from None
         if found.form != FORM:
-            raise ClientError(f"{name} has the form {found.form}; this version reads {FORM}: use a newer one")
+            raise ClientError(f"{name} has the form {found.form}; this version reads only {FORM}: use a newer version")
         return found
 
     @contextmanager
@@ -233,8 +235,8 @@ class Generations:
     def lost(self, begun: Begun) -> ClientError:
         """Returns the error of a job that has come too late."""
         return ClientError(
-            f"another job has written generation {begun.number} of {self.place.given} meanwhile; nothing of this one "
-            "is left. Run it again to add what has come since"
+            f"another job has written generation {begun.number} of {self.place.given} in the meantime, and this "
+            "job's files were removed. Run this job again to add the messages that are new since then"
         )
 
     def is_decided(self, begun: Begun) -> bool:
@@ -251,7 +253,9 @@ class Generations:
             named = {name for number in made_s if number not in gone for name in self.read(number).folders}
             folders = [info["name"].rstrip("/").rpartition("/")[2] for info in self._listed("")]
         except Exception as error:  # such as a record that another job removes just now; this generation counts
-            logger.warning("what is superseded in %s is left for the next job: %s", self.place.given, error)
+            logger.warning(
+                "superseded files in %s could not be removed; the next job removes them: %s", self.place.given, error
+            )
             return []
         removed = [name for name in (f"{RECORDS}/{number}.json" for number in gone) if self._remove(name)]
         for name in folders:
@@ -293,8 +297,8 @@ class Generations:
             except Exception as error:  # of boto, aiohttp and the system; which of them had an effect nobody tells
                 failed = error
         raise ClientError(
-            f"whether {name} was created is not known, as the store does not answer: {failed}. Run the job again: it "
-            "goes on behind this generation if it is there"
+            f"it is unknown whether {name} was created, because the store does not answer: {failed}. Run the job "
+            "again: if the generation exists, the job continues after it"
         ) from failed
 
     def try_create(self, name: str, data: bytes) -> bool:
@@ -325,8 +329,8 @@ class Generations:
             begun.state = "lost"
             self._remove(f"{RECORDS}/{begun.number}.json")
         raise ClientError(
-            f"{self.place.given} has generation {newest} already, and nothing says that it follows the generation "
-            f"{begun.number} of this job. Run it again"
+            f"{self.place.given} already has generation {newest}, which may not follow this job's generation "
+            f"{begun.number}. Run the job again"
         )
 
     def _check_writable(self, begun: Begun) -> None:
@@ -349,8 +353,8 @@ class Generations:
                 raise ClientError(f"cannot write to {self.place.given}: {error}") from error
             if not real:
                 raise ClientError(
-                    f"the store of {self.place.given} ignores If-None-Match, without which two jobs at once overwrite "
-                    "each other; docs/operate/store.md says which stores do not"
+                    f"the store of {self.place.given} ignores If-None-Match, so concurrent jobs would overwrite each "
+                    "other; see docs/operate/store.md for the stores that support it"
                 )
 
     def _bucket_is_there(self) -> None:
@@ -362,7 +366,9 @@ class Generations:
         except Exception as error:
             raise self._unreadable(error) from error
         if not there:
-            raise ClientError(f"cannot read {self.place.given}: there is no bucket {bucket}, or no right to it")
+            raise ClientError(
+                f"cannot read {self.place.given}: the bucket {bucket} does not exist, or you may not access it"
+            )
 
     def _unreadable(self, error: Exception) -> ClientError:
         return ClientError(f"cannot read {self.place.given}: {getattr(error, 'strerror', None) or error}")
@@ -385,7 +391,9 @@ class Generations:
         try:
             found = self.files.find(f"{self._root}/{folder}", withdirs=self.place.local, detail=True)
         except Exception as error:
-            logger.warning("%s of %s is left for the next job: %s", folder, self.place.given, error)
+            logger.warning(
+                "%s of %s could not be removed; the next job removes it: %s", folder, self.place.given, error
+            )
             return math.inf
         return max(map(_time_s, found.values()), default=0.0)
 
@@ -396,7 +404,7 @@ class Generations:
         except FileNotFoundError:
             return False
         except Exception as error:
-            logger.warning("%s of %s is left for the next job: %s", name, self.place.given, error)
+            logger.warning("%s of %s could not be removed; the next job removes it: %s", name, self.place.given, error)
             return False
         return True
 

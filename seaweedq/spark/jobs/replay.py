@@ -84,7 +84,7 @@ def replay(spark: "SparkSession", asked: Replay) -> Replayed:
     a checkpoint of another replay, and the errors of Spark.
     """
     if asked.topic == asked.into:
-        raise ClientError(f"a replay of {asked.topic!r} into itself would have no end; it needs another topic")
+        raise ClientError(f"a replay of {asked.topic!r} into itself would never end; choose another topic")
     with Client(asked.url) as client:
         facts, target = (client.run(call("GET", topic_path(name))) for name in (asked.topic, asked.into))
     mark = _Mark(asked.topic, facts["created_at"], asked.into, target["created_at"], asked.where)
@@ -114,8 +114,8 @@ def _refuse_references(spark: "SparkSession", asked: Replay) -> None:
     rows = spark.read.format(FORMAT).options(**options).load().where(asked.where).where("_reference IS NOT NULL")
     if count := rows.count():
         raise ClientError(
-            f"{count:,} of the rows to replay are payloads by reference, which no write takes; nothing was written. "
-            "--skip-references leaves them out"
+            f"{count:,} of the rows to replay have a payload by reference, which a replay cannot write; nothing was "
+            "written. Use --skip-references to leave these rows out"
         )
 
 
@@ -125,14 +125,13 @@ def _set_mark(spark: "SparkSession", checkpoint: str, mark: _Mark) -> None:
     place = f"{folder}/{MARK}"
     found = _lines(spark, place)
     if not found and _lines(spark, f"{folder}/metadata"):
-        raise ClientError(f"the folder {checkpoint} is the checkpoint of another query; a replay needs one of its own")
+        raise ClientError(f"the folder {checkpoint} is the checkpoint of another query; choose another folder")
     if not found:
         line = spark.createDataFrame([(json.dumps(asdict(mark)),)], "value string")
         line.coalesce(1).write.mode("overwrite").text(place)
     elif (before := _Mark(**json.loads(found[0]))) != mark:
         raise ClientError(
-            f"the checkpoint {checkpoint} is that of {before}; this replay is of {mark}. It needs a checkpoint of its "
-            "own"
+            f"the checkpoint {checkpoint} belongs to {before}, but this replay is {mark}; choose another folder"
         )
 
 
@@ -149,7 +148,10 @@ def _lines(spark: "SparkSession", place: str) -> list[str]:
 def _streamed(spark: "SparkSession", asked: Replay, rows: "DataFrame") -> Replayed:
     from pyspark.sql.functions import count_if, expr
 
-    refused = "raise_error('a row by reference was published meanwhile; --skip-references leaves those out')"
+    refused = (
+        "raise_error('a row with a payload by reference was published in the meantime; use --skip-references to "
+        "leave such rows out')"
+    )
     kept = "_reference IS NULL" if asked.skip_references else f"_reference IS NULL OR {refused}"
     counted = rows.observe(
         "replay",

@@ -39,7 +39,8 @@ def missing_for_spark() -> str:
     if java < LEAST_JAVA:
         found = f"this is Java {java}" if java else "no Java was found"
         return (
-            f"it needs Java {LEAST_JAVA} or newer, and {found}; install one, and set JAVA_HOME if it is not in the PATH"
+            f"Spark needs Java {LEAST_JAVA} or newer, but {found}; install Java, and set JAVA_HOME if java is not in "
+            "the PATH"
         )
     try:
         import pyspark  # noqa: F401

@@ -64,8 +64,9 @@ async def test_the_level_rises_once_nobody_prevents_it(
             await together.coordination.leases.revoke(lease)
             await until(lambda: "old.1" not in inside.roster(broker).strange)
             await inside.level_upgrade(broker).log_possible()
-        assert "stays at level 1 because of brokers that read no higher one: old.1" in caplog.text
-        assert f"all brokers read level {next_level}; `seaweedq cluster level` raises the cluster from 1" in caplog.text
+        assert "stays at level 1, because these brokers cannot read a higher level: old.1" in caplog.text
+        told = f"all brokers can read level {next_level}; to upgrade the cluster from level 1, run"
+        assert f"{told} `seaweedq cluster level`" in caplog.text
         metrics = (await ask(app, "GET", "/metrics")).text
         assert "\nseaweedq_cluster_level 1.0" in metrics
         assert f"\nseaweedq_cluster_level_possible {next_level}.0" in metrics
@@ -95,7 +96,7 @@ async def test_it_tells_what_brokers_hold_and_what_a_dead_one_has_left(tmp_path:
         await until(lambda: two.id not in inside.roster(one).brokers)
         (left,) = (await ask(app, "GET", "/v1/cluster")).json()["left_behind"]
         assert (left["broker"], left["state"], left["segments"], left["topics"]) == (two.id, "recovering", 1, ["t"])
-        assert left["why"].startswith("a broker replays its journal")
+        assert left["why"].startswith("a broker is replaying its journal")
 
 
 async def refuse(*_: Any) -> bool:

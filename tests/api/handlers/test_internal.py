@@ -131,7 +131,7 @@ async def test_a_false_broker_in_coordination_is_neither_called_nor_told(
         assert FALSE not in told
         assert "false." not in told
         assert {base for base, _, _ in recorded.requests} == {"http://b0", "http://b1"}
-        assert "false.1 does not prove that it knows cluster_secret" in caplog.text
+        assert "false.1 does not prove that the broker knows cluster_secret" in caplog.text
         await together.coordination.leases.revoke(lease)
         await until(lambda: not any(inside.roster(one).strange for one in together.brokers))
 

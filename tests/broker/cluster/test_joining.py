@@ -105,9 +105,9 @@ async def known_to(coordination: Coordination, store: MemoryStore, **changes: An
 @pytest.mark.parametrize(
     ("theirs", "told"),
     [
-        (Generation(3, "n"), "the store has generation 3, and coordination 2"),
-        (Generation(2, "n"), "different generations of the number 2"),
-        (None, "generation 2, and the store only 1: it is an older copy"),
+        (Generation(3, "n"), "the store has generation 3, but coordination has 2"),
+        (Generation(2, "n"), "different generations with the number 2"),
+        (None, "generation 2, but the store has only 1: the store is an older copy"),
     ],
 )
 async def test_a_coordination_of_another_generation_is_refused(theirs: Generation | None, told: str) -> None:
@@ -128,7 +128,7 @@ async def test_a_store_that_lacks_its_generation_is_refused() -> None:
     coordination, store = MemoryCoordination(SystemClock()), MemoryStore()
     await join(coordination, store)
     await store.delete("_generations/0000000001")
-    with pytest.raises(UnfitStore, match="the store lacks its _generations/"):
+    with pytest.raises(UnfitStore, match="the store has no _generations/"):
         await join(coordination, store)
 
 
@@ -158,7 +158,7 @@ async def stranger(together: InLoop, folder: Path, secret: str) -> Broker:
 async def test_a_broker_with_another_secret_does_not_join(tmp_path: Path) -> None:
     async with in_loop(tmp_path, lease_s=5) as together:  # for so long it waits for the others' records to go
         broker = await stranger(together, tmp_path / "x", "sesame-sesame-sesame")
-        with pytest.raises(InvalidRequest, match="another cluster_secret") as caught:
+        with pytest.raises(InvalidRequest, match="a different cluster_secret") as caught:
             await broker.start()
         assert "sesame" not in str(caught.value)
         assert len((await together.coordination.range("brokers/")).entries) == 2

@@ -73,11 +73,11 @@ async def test_a_journal_out_of_reach_is_told_when_that_begins_and_when_it_ends(
         await together.crash(dead)
         lock = FolderLock(dead.process.settings.home, Disk())  # as a process does that stands still
         lock.acquire()
-        await until(lambda: said("can not be reached"))
+        await until(lambda: said("cannot be reached"))
         journal = inside.roster(leader).journals[broker]
         for _ in range(3):
             assert not await inside.recovery(leader).recover(broker, journal)
-        assert said("can not be reached") == 1
+        assert said("cannot be reached") == 1
         if end == "reached again":
             lock.release()
             assert await inside.recovery(leader).recover(broker, journal)
@@ -89,7 +89,7 @@ async def test_a_journal_out_of_reach_is_told_when_that_begins_and_when_it_ends(
         await until(lambda: said(end))
         await until(lambda: broker not in inside.roster(leader).journals)
         lock.release()
-        assert (said("can not be reached"), said(end)) == (1, 1)
+        assert (said("cannot be reached"), said(end)) == (1, 1)
 
 
 class Slow:

@@ -137,7 +137,7 @@ async def test_a_leader_that_was_replaced_puts_none(tmp_path: Path) -> None:
         there = await together.coordination.get("leader")
         assert there
         await together.coordination.commit([], [Put("leader", there.value), Put("later/kind", b"1")])
-        with pytest.raises(Fenced, match="another broker leads"):
+        with pytest.raises(Fenced, match="another broker is the leader"):
             await mine.put_if_changed()
         assert await leader(together).context.backups.newest_number(1) == number
 
@@ -267,7 +267,7 @@ async def test_a_life_ends_if_the_store_has_its_snapshot_already(tmp_path: Path)
         there = await state(broker)
         assert await broker.context.backups.put_snapshot(replace(there, number=there.number + 1))
         await together.coordination.commit([], [Put("later/kind", b"1")])
-        with pytest.raises(Fenced, match=f"coordination went back: its snapshot {there.number + 1} is in the store"):
+        with pytest.raises(Fenced, match=f"the store already has its snapshot {there.number + 1}"):
             await mine.put_if_changed()
         assert broker.lost.is_set()
 

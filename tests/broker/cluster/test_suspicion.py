@@ -205,7 +205,10 @@ def test_one_revoked_while_it_lives_answers_nothing_from_then_and_says_so(
         assert all(inside.roster(one).brokers[again.id].record.suspicion_exempt for one in together.living)
 
     scene(tmp_path, work, lease_s=5.0)
-    assert "others did that while it lived, so it is not suspected for 600 s" in caplog.text
+    assert (
+        "other brokers ended the lease while this broker was running, so it is exempt from suspicion for 600 s"
+        in caplog.text
+    )
 
 
 @pytest.mark.brokers

@@ -295,7 +295,7 @@ async def test_a_higher_number_waits_until_the_one_before_is_over(tmp_path, monk
         running, _ = await ask(broker, first, 0)
         assert running.state == "checking"
         await gate.reached.wait()
-        with pytest.raises(NotReady, match="write 1 of 'w' is not over"):
+        with pytest.raises(NotReady, match="write 1 of 'w' has not ended"):
             await ask(broker, second, 0)
         waiting = asyncio.create_task(write(broker, second))
         gate.open.set()
@@ -374,7 +374,7 @@ async def test_a_write_that_names_a_wrong_upload_leaves_nothing_behind(tmp_path)
             await ask(broker, one, 0)
         privates.use_clock(inside.uploads(broker), SystemClock())
         assert (await write(broker, one))[0].state == "done"
-        with pytest.raises(UploadConflict, match="begun for the write w/1"):
+        with pytest.raises(UploadConflict, match="created for the write w/1"):
             await inside.uploads(broker).claim(topic, await upload(broker, b"x", "w/1"))
         assert sorted(await read(broker)) == [1, 2]
 

@@ -318,7 +318,7 @@ async def test_a_segment_that_cannot_be_opened_ends_the_publish_in_time(tmp_path
             for body in ({"value": 1}, {"messages": [{"value": n} for n in range(3)]}):
                 answer = await http.post("/v1/topics/t/messages", json=body)
                 assert answer.status_code == 503
-                assert f"within publish_timeout_s={TIMEOUT_S:g}; nothing was taken" in answer.json()["detail"]
+                assert f"within publish_timeout_s={TIMEOUT_S:g}; nothing was stored" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("phase", ["require", "commit"])
@@ -340,5 +340,5 @@ async def test_a_publish_that_waits_in_several_places_has_one_deadline(
             answer: Any = await http.post(f"/v1/topics/{name}/messages", json={"value": 1})
         assert loop.time() - began_s >= TIMEOUT_S * 0.9
         assert answer.status_code == 503
-        assert ("nothing was taken" if phase == "require" else "is unknown") in answer.json()["detail"]
+        assert ("nothing was stored" if phase == "require" else "is unknown") in answer.json()["detail"]
         gate.open.set()

@@ -1,4 +1,4 @@
-"""Attempts at owners: an answer never says that nothing was taken once an earlier attempt may have given rows to a
+"""Attempts at owners: an answer never says that nothing was stored once an earlier attempt may have given rows to a
 journal; publishes that wait read coordination together; the rest of a torn request is not taken for all of it.
 """
 
@@ -44,7 +44,7 @@ async def test_a_last_attempt_without_effect_does_not_speak_for_a_lost_answer(
         rows, none = cast(Any, SimpleNamespace(segment=0, indexes=[0])), cast(Any, None)
         (failed,) = cast(Any, await privates.append_slice(remote)(topic, rows, none, none, False, deadline))
         assert tries > 1
-        assert ("nothing was taken" in failed.error.detail) is not lost
+        assert ("nothing was stored" in failed.error.detail) is not lost
         assert ("is unknown" in failed.error.detail) is lost
 
 

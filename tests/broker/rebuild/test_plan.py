@@ -304,7 +304,7 @@ def test_tokens_are_left_out_if_so_asked() -> None:
     taken = state(T, S, (keys.PRINCIPALS, ("p",), principal), (keys.TOKENS, ("t1",), token))
     found = Found({"t": Chains(frozenset({3}), {3: END})})
     with_them = plan(StateView(taken), found, 1)
-    without = plan(StateView(taken), found, 1, without_tokens="they are left out")
+    without = plan(StateView(taken), found, 1, without_tokens="the rebuild was told to drop them")
     assert at(with_them, keys.PRINCIPALS, "p") == principal
     assert at(with_them, keys.TOKENS, "t1") == token
     assert at(without, keys.PRINCIPALS, "p") is None

@@ -231,7 +231,7 @@ async def test_what_a_killed_rebuild_was_to_leave_out_stays_out(tmp_path: Path, 
         with using(points), pytest.raises(AssertionError, match="500"):
             await world.rebuild(waiting[0], without_tokens=True)
         report = await world.rebuild(waiting[0])
-        why = "all principals and tokens: the rebuild of generation 2, which was broken off, began without them"
+        why = "all principals and tokens: the interrupted rebuild of generation 2 began without them"
         assert why in report["may_be_lost"]
         (alive,) = await world.go_on(waiting)
         async with at(world.together, alive) as http:
@@ -345,7 +345,7 @@ async def test_what_no_backup_has_is_said(tmp_path: Path) -> None:
             await world.together.store.delete(name)
         lost = (await world.rebuild(waiting[0], dry_run=True))["may_be_lost"]
         assert any(one.startswith("all subscriptions with their acks") for one in lost)
-        assert "all principals and tokens: no backup of them is left" in lost
+        assert "all principals and tokens: no backup of them exists" in lost
 
 
 async def test_backups_of_another_secret_are_told_and_give_no_rights(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ async def test_backups_of_another_secret_are_told_and_give_no_rights(tmp_path: P
         waiting = await world.bring_back(CopiedCoordination(), dead)
         report = await world.rebuild(waiting[0], dry_run=True)
         assert "_coordination/0000000001/0000000001" in report["unverified"]
-        why = "all principals and tokens: no backup of them is of a secret that this broker has"
+        why = "all principals and tokens: no backup of them was made with a cluster_secret that this broker has"
         assert why in report["may_be_lost"]
 
 

@@ -167,7 +167,10 @@ async def test_a_new_leader_that_finds_a_sign_ends_all_lives(tmp_path: Path) -> 
         there = await together.coordination.get(keys.CLUSTER.key())
         assert there is not None
         record = keys.CLUSTER.require(there).record
-        assert (record.state, record.found) == ("restored", "the store has round 9 of retention, coordination knows 0")
+        assert (record.state, record.found) == (
+            "restored",
+            "the store has retention round 9, but coordination's newest is 0",
+        )
         assert not other.readiness.can_take_work
 
 
@@ -218,7 +221,7 @@ async def test_rows_of_a_segment_that_was_never_made_are_found(tmp_path: Path, i
             await world.together.store.delete(name)  # no other sign is left
         await overtake(world, copy)
         alive = await world.bring_back(copy, dead)
-        assert "which coordination has not given to" in await found_restored(world)
+        assert "but coordination has no record that" in await found_restored(world)
         recovery = inside.recovery(alive[0])
         there = await copy.get(keys.JOURNALS.key(dead[0].id))
         assert there
@@ -244,7 +247,7 @@ async def test_a_new_leader_finds_a_term_that_was_forgotten(tmp_path: Path) -> N
         dead = await world.crash_all()
         await overtake(world, copy)
         alive = await world.bring_back(copy, dead[:1])
-        assert f"rows of segment 0 of t in the term 1-2, which coordination has not given to {taker.id}" in (
+        assert f"rows of segment 0 of t in the term 1-2, but coordination has no record that {taker.id} owned it" in (
             await found_restored(world)
         )
         waiting = [await world.next_life(alive[0])]

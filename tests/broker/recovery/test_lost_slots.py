@@ -139,4 +139,7 @@ async def test_a_stop_whose_lease_has_ended_removes_nothing(
         await together.crash(stopping)
         await inside.registration(stopping).retire(journal)
         assert not removed
-        assert "the next broker removes this journal: this broker's lease has ended" in caplog.text
+        assert (
+            "this broker could not remove its journal, so the next broker will: this broker's lease has expired"
+            in caplog.text
+        )

@@ -198,4 +198,4 @@ def test_segments_without_owner_journals_without_segments_and_no_taker() -> None
     assert [(one.broker, one.segments, len(one.topics)) for one in found] == [(None, 30, NAMED), ("dead", 0, 0)]
     draining = BrokerRecord("http://b", "b", 0, draining=True)
     (one,) = told({None: many}, {}, living=draining)
-    assert one.why == "no broker takes segments now"
+    assert one.why == "no broker accepts segments now"

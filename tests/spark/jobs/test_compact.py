@@ -143,7 +143,9 @@ def test_what_is_no_rule(spark: Any, broker: BrokerProcess, tmp_path: Path) -> N
         run(Rules(), "nobodys")
     with pytest.raises(ValueError, match=r"--key names nope; the topic has the columns _offset, .*, value, segment"):
         run(Rules(("nope",)))
-    with pytest.raises(ValueError, match="--key value needs --order-by: only rows of one `_key` have an order"):
+    with pytest.raises(
+        ValueError, match="--key value needs --order-by: rows have an order of their own only if they share a `_key`"
+    ):
         run(Rules(("value",)))
     with pytest.raises(ValueError, match="--order-by names a column twice"):
         run(Rules(order_by=("_timestamp", "_timestamp")))

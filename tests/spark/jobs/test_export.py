@@ -90,7 +90,7 @@ def test_subfolders_and_order(spark: Any, broker: BrokerProcess, tmp_path: Path)
         assert "_key" not in table.column_names
         assert table["value"].to_pylist() == sorted(table["value"].to_pylist())
         assert str(table.schema.field("_timestamp").type).startswith("timestamp[us")
-    with pytest.raises(ClientError, match="with --partition-by _key,segment; state the same"):
+    with pytest.raises(ClientError, match="with --partition-by _key,segment; use the same option"):
         export(spark, "p", broker.url, Target(to.to))
 
 
@@ -121,7 +121,7 @@ def test_columns_and_folders_that_cannot_be(spark: Any, broker: BrokerProcess, t
             (Target(to.to, ("_key", "_key")), "--partition-by names a column twice"),
             (Target(str(broker.store / "topics" / "out")), "is in the brokers' store"),
             (Target(str(broker.store)), "is in the brokers' store"),
-            (Target("hdfs://host/out"), "is no folder for generations"),
+            (Target("hdfs://host/out"), "is not a valid folder for generations"),
         ]:
             with pytest.raises(ValueError, match=why):
                 export(spark, "f", broker.url, wrong)
@@ -130,9 +130,9 @@ def test_columns_and_folders_that_cannot_be(spark: Any, broker: BrokerProcess, t
         with pytest.raises(ClientError, match="cannot write to"):
             export(spark, "f", broker.url, Target(str(tmp_path / "file" / "out")))
         export(spark, "f", broker.url, to)
-        with pytest.raises(ClientError, match="has generations of `export f`, and not of `export f2`"):
+        with pytest.raises(ClientError, match="has generations of `export f`, not of `export f2`"):
             export(spark, "f2", broker.url, to)
-        with pytest.raises(ClientError, match="has generations of `export f`, and not of `compact f`"):
+        with pytest.raises(ClientError, match="has generations of `export f`, not of `compact f`"):
             compact(spark, "f", broker.url, to, Rules())
         client.delete_topic("f")
         wait_for(lambda: "f" not in [each["name"] for each in client.topics()])

@@ -87,7 +87,7 @@ def test_a_checkpoint_is_of_one_replay(client: Client, broker: BrokerProcess, co
     assert command(*asked)[:2] == (0, "replayed 2 rows of source into late\n")
     assert command(*asked)[:2] == (0, "replayed 0 rows of source into late\n")
     for changed, said in (
-        ([*asked, "--where", "false"], "this replay is of topic 'source'"),
+        ([*asked, "--where", "false"], "this replay is topic 'source'"),
         ([*asked, "--into", "other"], f"the checkpoint {place} is that of topic 'source'"),
     ):
         code, out, err = command(*changed)
@@ -96,12 +96,12 @@ def test_a_checkpoint_is_of_one_replay(client: Client, broker: BrokerProcess, co
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "metadata").write_text('{"id": "5d1f"}')
     code, _, err = command(*asked, "--checkpoint", str(tmp_path / "foreign"))
-    assert (code, "is the checkpoint of another query; a replay needs one of its own" in err) == (1, True)
+    assert (code, "is the checkpoint of another query; choose another folder" in err) == (1, True)
     client.delete_topic("late")
     client.create_topic("late")
     code, _, err = command(*asked)
     assert (code, numbers(client, "late")) == (1, [])
-    assert "It needs a checkpoint of its own" in err
+    assert "choose another folder" in err
 
 
 @pytest.mark.long
@@ -116,7 +116,9 @@ def test_rows_by_reference_end_it_before_it_begins(
     asked = ["replay", "mixed", "--into", "plain", "--checkpoint", str(tmp_path / "at"), "--url", broker.url]
     code, out, err = command(*asked)
     assert (code, out) == (1, "")
-    assert "1 of the rows to replay are payloads by reference, which no write takes; nothing was written" in err
+    assert (
+        "1 of the rows to replay have a payload by reference, which a replay cannot write; nothing was written" in err
+    )
     assert client.read_table("plain", live=True).num_rows == 0
     code, out, err = command(*asked, "--skip-references")
     assert (code, err) == (0, "")

@@ -64,4 +64,6 @@ def test_without_java_a_job_says_what_to_install(
         main(["spark", *asked.split()])
     (line,) = capsys.readouterr().err.splitlines()
     assert ended.value.code == 2
-    assert line.startswith("seaweedq: Spark cannot run here: it needs Java 17 or newer, and no Java was found; install")
+    assert line.startswith(
+        "seaweedq: Spark cannot run here: Spark needs Java 17 or newer, but no Java was found; install"
+    )
