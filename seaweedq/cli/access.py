@@ -1,6 +1,5 @@
-"""`seaweedq principal`: creates, shows, lists and removes principals; `token`: issues, lists and revokes tokens;
-`whoami`. Grants and limits are words.
-"""
+"""`seaweedq principal`, `token` and `whoami`: manage principals and tokens, and show the caller. Grants and limits are
+given as text."""
 
 import re
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,21 +26,23 @@ SIZES = ("bytes_in", "bytes_out")
 
 
 def grant_of(text: str) -> dict[str, list[str]]:
-    """Returns a grant as the API takes it. Raises BadParameter."""
+    """Parses a grant for the API. Raises BadParameter."""
     parts = [[one for one in part.split(",") if one] for part in text.split(":")]
     if not parts[0] or len(parts) > 3:
         raise typer.BadParameter(f"invalid grant {text!r}: {GRANT}", param_hint="--grant")
     if unknown := [one for one in parts[0] if one not in list(Action)]:
-        raise typer.BadParameter(f"{unknown[0]!r} is no action; actions are {', '.join(Action)}", param_hint="--grant")
+        raise typer.BadParameter(
+            f"{unknown[0]!r} is not an action; the actions are {', '.join(Action)}", param_hint="--grant"
+        )
     return dict(zip(("actions", "topics", "subscriptions"), parts, strict=False))
 
 
 def limit_of(text: str) -> tuple[str, float | None]:
-    """Returns the name of a limit and its number, None for no bound. Raises BadParameter."""
+    """Parses a limit into its name and number. The number is None if the limit is removed. Raises BadParameter."""
     name, _, number = text.partition("=")
     if name not in Limits.__struct_fields__:
         every = ", ".join(Limits.__struct_fields__)
-        raise typer.BadParameter(f"{name!r} is no limit; limits are {every}", param_hint="--limit")
+        raise typer.BadParameter(f"{name!r} is not a limit; the limits are {every}", param_hint="--limit")
     if number == NO_BOUND:
         return name, None
     if not re.fullmatch(r"[0-9]{1,16}(\.[0-9]{1,9})?" if name in RATES else r"[0-9]{1,16}", number):
@@ -50,17 +51,17 @@ def limit_of(text: str) -> tuple[str, float | None]:
                 return name, float(bytes_of(number))
             except ValueError as error:
                 raise typer.BadParameter(f"{name}: {error}", param_hint="--limit") from None
-        raise typer.BadParameter(f"{text!r} has no such number: {LIMIT}", param_hint="--limit")
+        raise typer.BadParameter(f"{text!r} has no valid number; a limit is {LIMIT}", param_hint="--limit")
     return name, float(number) if name in RATES else int(number)
 
 
 def words_of(grants: list[dict[str, Any]]) -> str:
-    """Returns grants as the command line takes them."""
+    """Formats grants as the command line accepts them."""
     return printable(" ".join(":".join(",".join(names) for names in one.values() if names) for one in grants))
 
 
 def limits_in_words(limits: dict[str, float | None]) -> str:
-    """Returns the limits that there are as the command line takes them."""
+    """Formats the limits that are set, as the command line accepts them."""
     return printable(
         " ".join(f"{name}={number!r}".removesuffix(".0") for name, number in limits.items() if number is not None)
     )
@@ -91,8 +92,7 @@ def put(
 ) -> None:
     """Create or change a principal. New grants replace the old ones; omitted options keep their values.
 
-    The limits of the principal `*` apply to every principal that has no limits of its own.
-    """
+    The principal `*` holds the default limits, for principals without their own."""
     grants, limits = [grant_of(one) for one in grant or []], dict(limit_of(one) for one in limit or [])
     found = run(url, _changed(name, grants, limits, disabled))
     bounds = limits_in_words(found["limits"])
@@ -103,7 +103,7 @@ def put(
 def _changed(
     name: str, grants: list[dict[str, list[str]]], limits: dict[str, float | None], disabled: bool | None
 ) -> "Steps[Any]":
-    """Joins the given fields with those of the principal: the broker replaces all fields."""
+    """Merges the given fields into the principal's, because the broker replaces all fields."""
     from seaweedq.client.core.calls import access_path, call
 
     path = access_path("principals", name)

@@ -1,8 +1,8 @@
 """`seaweedq bench`: measures a broker's throughput and latency. Values contain the time they were sent, so that
 delivery can be timed.
 
-An interrupt stops the threads; one that then waits for a broker is left behind, so all are daemons.
-"""
+An interrupt stops the threads. They are daemons, so that a thread that still waits for a broker does not keep the
+process alive."""
 
 import math
 import os
@@ -38,7 +38,7 @@ _STOP_S = 0.5  # for the last acknowledgements, once an interrupt has come
 
 @dataclass(frozen=True)
 class Load:
-    """The load of a bench: threads, value size in bytes, bounds, and messages/s of each producer (0: no limit)."""
+    """The load: numbers of threads, value size in bytes, when to stop, and messages/s per producer (0: no limit)."""
 
     producers: int
     consumers: int
@@ -49,12 +49,13 @@ class Load:
 
     @property
     def sampled_every(self) -> int:
-        """Returns the interval of timed messages: at full speed timing each one would be most of the work."""
+        """Returns how many messages pass between two timed ones. At full speed, timing every message would dominate the
+        work."""
         return 1 if self.rate else 16
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """One row of the result. Latencies run from `send` to the acknowledgement, or to the delivery."""
+    """One row of the result. A latency is the time from `send` to the acknowledgement, or to the delivery."""
 
     what: str
     messages: int
@@ -67,7 +68,8 @@ class Figures(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Sample:
-    """The observations of one thread so far: messages, first and last time, and some latencies, in seconds."""
+    """What one thread has measured so far: the number of messages, the first and last time, and sampled latencies in
+    seconds."""
 
     messages: int = 0
     began_s: float = 0.0
@@ -86,7 +88,7 @@ class _Worker(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Works, and keeps the error that ends it."""
+        """Runs the work, and stores the error that ended it."""
         try:
             self._work(self.sample)
         except BaseException as error:
@@ -94,8 +96,8 @@ class _Worker(threading.Thread):
 
 
 class Result(NamedTuple):
-    """A row for each direction; the share of each resource that was used, or the reason why it is unknown; and whether
-    an interrupt has ended the run before its bounds."""
+    """The result of a bench: a row for publishing and one for delivery, the share of each resource that the run used
+    (or why the shares are unknown), and whether the run was interrupted."""
 
     figures: list[Figures]
     used: list[Limit]
@@ -104,8 +106,7 @@ class Result(NamedTuple):
 
 
 def run(url: str, load: Load) -> Result:
-    """Publishes to and consumes from a topic of its own, which is deleted afterwards, between two looks at the
-    resources."""
+    """Publishes to a temporary topic, consumes from it, and deletes it. Measures the resources before and after."""
     topic = f"bench-{os.urandom(4).hex()}"
     with connect(url) as client:
         client.create_topic(topic)
@@ -138,7 +139,7 @@ def _measure(client: Client, topic: str, load: Load) -> tuple[list[Figures], boo
 
 
 def _is_interrupted(workers: Sequence[_Worker], stop: threading.Event) -> bool:
-    """Waits for the workers, and returns whether an interrupt came first. Raises the error of one that failed."""
+    """Waits for the workers. Returns whether an interrupt came first. Raises the error of a failed worker."""
     try:
         for worker in workers:
             worker.join()
@@ -174,7 +175,7 @@ def _produce(client: Client, topic: str, load: Load, stop: threading.Event, samp
 
 
 def _record_latencies(waiting: "deque[tuple[float, int, Receipt]]", sample: _Sample, until_s: float | None) -> None:
-    """Records the acknowledged messages, and waits for others until then; None: for all of them."""
+    """Records acknowledged messages, and waits for more until `until`; None waits for all of them."""
     while waiting:
         sent_s, number, receipt = waiting[0]
         try:
@@ -208,7 +209,8 @@ def _figures(what: str, samples: list[_Sample], size: int) -> Figures:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Returns the value that `share` of the ordered ones do not exceed (nearest rank); 0 for none."""
+    """Returns the nearest-rank quantile of sorted values: `share` of them do not exceed it. Returns 0 if there are
+    none."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
@@ -258,13 +260,13 @@ def bench(
         if not result.interrupted:
             _say_used(result, load, output)
     if result.interrupted:
-        complain("interrupted: the figures cover what was acknowledged before")
+        complain("interrupted: the figures cover the messages acknowledged until then")
         raise typer.Exit(INTERRUPTED)
 
 
 def _say_used(result: Result, load: Load, output: str) -> None:
     if not result.used:
-        complain(f"the limit of the bench is unknown: {result.unknown}")
+        complain(f"cannot tell what limits the bench: {result.unknown}")
         return
     say()
     say_table(output, _USED, ((one.limit, f"{one.share:.0%}", one.measured) for one in result.used))

@@ -1,4 +1,4 @@
-"""A broker as a child process: start, readiness, kill, stop. It never outlives its `with`."""
+"""A broker as a child process: start, wait, kill, stop. The process ends with its `with` block at the latest."""
 
 import re
 import signal
@@ -22,7 +22,7 @@ _GREETING = re.compile(rb"^seaweedq \S+ at \S+, store ", re.MULTILINE)
 
 
 def free_port() -> int:
-    """Returns a port of the loopback address on which nobody listens."""
+    """Returns a free port on the loopback address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 class Broker:
-    """`seaweedq serve` on a folder, with its output in `log`."""
+    """Runs `seaweedq serve` on a folder, and writes its output to `log`."""
 
     def __init__(self, folder: Path, port: int, log: Path) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -44,8 +44,9 @@ class Broker:
         return self._process.pid if self._process else 0
 
     def start(self) -> float:
-        """Starts the broker and waits until it greets. Returns the seconds that took. Raises ClientError with its last
-        output. No answer at the port counts: it could be that of another program, which got the port first."""
+        """Starts the broker, and waits for its greeting. Returns the seconds that this took. Raises ClientError with
+        the broker's last output. An answer at the port would prove nothing, because another program may have taken the
+        port first."""
         began = time.monotonic()
         with self._log.open("ab") as log, _signals_wait():
             begin = log.tell()
@@ -60,7 +61,7 @@ class Broker:
         return time.monotonic() - began
 
     def kill(self) -> None:
-        """Sends SIGKILL and waits for the end."""
+        """Sends SIGKILL, and waits until the process has ended."""
         if self._process:
             self._process.kill()
             self._process.wait()
@@ -77,7 +78,7 @@ class Broker:
         self._process = None
 
     def last_words(self) -> str:
-        """Returns the last lines of its output, as one line."""
+        """Returns the last lines of the process's output, joined into one line."""
         lines = self._log.read_text(errors="replace").strip().splitlines()
         return " | ".join(lines[-5:]) or "it printed nothing"
 
@@ -93,13 +94,14 @@ class Broker:
             self.kill()
 
     def _has_greeted(self, begin: int) -> bool:
-        """Tells whether the process has printed its greeting, behind so many bytes of the log."""
+        """Returns whether the process has printed its greeting after this number of bytes of the log."""
         return bool(_GREETING.search(self._log.read_bytes()[begin:]))
 
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Delays signals until the end of the block: one in the middle of a start would leave an unknown process behind."""
+    """Delays signals until the end of the block. A signal in the middle of a start would leave a process behind that
+    nobody knows."""
     came: list[int] = []
     before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _ENDING}
     try:
@@ -112,8 +114,8 @@ def _signals_wait() -> Iterator[None]:
 
 
 def end_on_signals() -> None:
-    """Makes SIGTERM and SIGHUP unwind like Ctrl-C, whatever the main thread waits for, so that no child process is left
-    behind."""
+    """Makes SIGTERM and SIGHUP unwind the stack like Ctrl-C, even while the main thread waits, so that no child process
+    is left behind."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

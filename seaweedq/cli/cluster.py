@@ -1,5 +1,5 @@
-"""`seaweedq cluster`: shows the brokers with their versions and levels; `cluster level` raises the cluster's level,
-`cluster rebuild` makes a lost coordination anew."""
+"""`seaweedq cluster`: shows the brokers with their versions and levels. `cluster level` upgrades the cluster's format
+level; `cluster rebuild` rebuilds lost coordination from the store."""
 
 from typing import Annotated, Any
 
@@ -24,7 +24,8 @@ _CHANGES = {
 }
 app = typer.Typer(
     invoke_without_command=True,
-    help="Show the brokers, the level, and what lost brokers left behind; raise the level; rebuild coordination.",
+    help="Show the brokers, the format level, and what dead brokers left behind; upgrade the level; rebuild "
+    "coordination.",
 )
 
 _COLUMNS = columns("broker, version, levels, state, segments, url", numbers="segments")
@@ -36,7 +37,7 @@ def cluster(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show the brokers with their versions, and the cluster's level; `cluster level` raises it."""
+    """Show the brokers with their versions, and the cluster's format level."""
     if context.invoked_subcommand is not None:
         return
     from seaweedq.client.core.calls import call
@@ -119,7 +120,7 @@ def rebuild(
 
 
 def rebuild_lines(answer: dict[str, Any]) -> list[str]:
-    """Returns a rebuild, or the plan of one, in words; the last line says what was done."""
+    """Describes a rebuild, or its plan, line by line. The last line states the result."""
     kind, state = answer["source"], (answer[f"state_{name}"] for name in ("generation", "number", "revision"))
     taken = (
         "nothing: everything comes from the store"
@@ -143,7 +144,8 @@ def rebuild_lines(answer: dict[str, Any]) -> list[str]:
 
 
 def level_lines(facts: dict[str, Any]) -> list[str]:
-    """Returns the cluster's level in words: the present and the possible one, and the brokers that prevent more."""
+    """Describes the cluster's level: the present level, the highest possible one, and the brokers that prevent a higher
+    one."""
     level, possible, newest, too_old = (facts[name] for name in ("level", "level_possible", "level_newest", "too_old"))
     lines = [f"level {level}"]
     if facts["level_written"] < level:
@@ -156,7 +158,7 @@ def level_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def left_lines(left: list[dict[str, Any]]) -> list[str]:
-    """Returns in words the leftovers of brokers that are gone; empty if nothing waits."""
+    """Describes what dead brokers left behind; empty if nothing waits."""
     lines = [
         f"{one['broker'] or 'no broker yet'}: {one['state']}, {counted(one['segments'], 'segment')}: {one['why']}"
         for one in left

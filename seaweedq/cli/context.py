@@ -1,4 +1,4 @@
-"""`seaweedq context`: names for brokers, so that no command needs --url and a token's file."""
+"""`seaweedq context`: names for brokers, so that commands need neither --url nor a token file."""
 
 import os
 import re
@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def _names(incomplete: str) -> list[str]:
-    """Returns the names of contexts that begin so, for the shell's completion."""
+    """Returns the names of contexts that begin with this text, for shell completion."""
     try:
         return [name for name in sorted(read_contexts()[1]) if name.startswith(incomplete)]
     except ClientError:
@@ -41,7 +41,9 @@ def _urls(url: str) -> str:
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if any(urlsplit(one.strip()).username is not None for one in url.split(",")):
-        raise typer.BadParameter("a context holds no secret; leave out the part before @, and use --token-file")
+        raise typer.BadParameter(
+            "a context must not contain a secret; remove the part of the URL before @, and use --token-file"
+        )
     return url
 
 
@@ -49,7 +51,9 @@ def _token_file(path: Path | None) -> Path | None:
     if path is None:
         return None
     if str(path).startswith("sq1_"):
-        raise typer.BadParameter("that is a token; write it to a file that you alone may read, and name the file")
+        raise typer.BadParameter(
+            "this is a token, not a file; write the token to a file that only you can read, and name that file"
+        )
     return _readable(path)
 
 
@@ -149,7 +153,7 @@ def show(
     """Show a context, and where it is stored."""
     current, contexts = read_contexts()
     if name is None and current is None:
-        raise ClientError("no context is current; to choose one: seaweedq context use NAME")
+        raise ClientError("there is no current context; to choose one: seaweedq context use NAME")
     facts = _facts(_known(name or current or "", contexts), current, contexts)
     if output == JSON:
         say_json(facts)
@@ -166,7 +170,7 @@ def remove(name: Known, output: Output = TABLE) -> None:
     current, contexts = read_contexts()
     left = {one: context for one, context in contexts.items() if one != _known(name, contexts)}
     write_contexts(None if current == name else current, left)
-    none = "; no context is current now" if current == name else ""
+    none = "; there is no current context now" if current == name else ""
     say_done(output, f"removed context {name}{none}", name=name, removed=True)
 
 

@@ -59,11 +59,9 @@ def redrive(
     """Republish dead letters to the topics named in their headers, without those headers, and ack them in the
     dead-letter topic.
 
-    Ends after a second without letters, but waits for letters that are still leased by a run that was killed. You can
-    interrupt the command and run it again: letters that it republished within the last day but did not ack are not
-    published twice. After a seek of its subscription, the letters are published again. Do not run it twice at the same
-    time.
-    """
+    The command ends after a second without letters, but waits for letters that a killed run still holds under a lease.
+    You can interrupt the command and run it again: a letter is not published twice within a day. After a seek of the
+    subscription, its letters are published again. Do not run the command twice at the same time."""
     from seaweedq.cli.redriving import Redriver, RedriveRun
 
     with ExitStack() as stack:
@@ -72,9 +70,9 @@ def redrive(
         run = RedriveRun(client, redriving, max, _progress(stack, max), SystemIds().nonce())
         run.run()
     told = f"republished {counted(run.done, 'dead letter')}"
-    told += f"; {run.again:,} had been published by an earlier run" if run.again else ""
+    told += f"; an earlier run had already published {run.again:,}" if run.again else ""
     told += f"; {len(run.left):,} remain" if run.left else ""
-    told += f"; {run.held:,} are leased by others or delayed: run the command again" if run.held else ""
+    told += f"; {run.held:,} are delayed, or leased by other consumers: run the command again later" if run.held else ""
     facts = {"published": run.done, "published_before": run.again, "not_letters": len(run.left), "leased": run.held}
     say_done(output, told, topic=topic, **facts)
 
@@ -90,7 +88,7 @@ def read_letters(client: "Client", topic: str) -> Iterator["Message"]:
 
 
 def _progress(stack: ExitStack, most: int | None) -> Callable[[int], None]:
-    """Returns a callback for the number of letters; it shows the number if there is a terminal."""
+    """Returns a callback that shows the number of letters, if there is a terminal."""
     if not sys.stderr.isatty():
         return lambda done: None
     from rich.console import Console

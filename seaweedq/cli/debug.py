@@ -1,8 +1,7 @@
-"""`seaweedq debug bundle`: one file for somebody who is to help, without tokens, keys and messages.
+"""`seaweedq debug bundle`: collects diagnostics in one file for whoever helps, without tokens, keys or messages.
 
-Each part is gathered by itself; one that fails says why in its own file. Every text goes through the redaction, which
-knows the secrets of this machine's settings and environment. A segment's hot key is part of messages, and left out.
-"""
+Each part is collected separately; if a part fails, its file contains the reason. All text is redacted, with the secrets
+from this machine's settings and environment. The hot key of a segment is left out, because it is part of messages."""
 
 import io
 import os
@@ -52,28 +51,26 @@ topics.json          records and segments of {most} topics at most, without keys
 brokers/*.metrics    metrics of each broker
 logs/*               the last {log_mib} MiB of each file that --log named
 
-The bundle has no messages. Tokens, keys, passwords and users in URLs were removed. Look through it before sending it.
-"""
+        The bundle contains no messages. Tokens, keys, passwords and users in URLs were removed. Look through the files
+        before you send the bundle. """
 
 
 @app.command(epilog="Examples: seaweedq debug bundle · seaweedq debug bundle --log broker.log --file help.tar.gz")
 def bundle(
     file: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="The file to write; by default seaweedq-debug-TIME.tar.gz.")
+        Path | None, typer.Option(dir_okay=False, help="Output file; by default seaweedq-debug-TIME.tar.gz.")
     ] = None,
-    log: Annotated[
-        list[Path] | None, typer.Option(help="File with a broker's log; its end is added. Repeatable.")
-    ] = None,
+    log: Annotated[list[Path] | None, typer.Option(help="A broker's log file, whose end is added. Repeatable.")] = None,
     config: Config = None,
     data_dir: DataDir = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Write versions, settings, findings, metrics, brokers, topics and logs to a .tar.gz file, without secrets.
+    """Write diagnostics to a .tar.gz file: versions, settings, the findings of `doctor`, brokers, topics, metrics and
+    logs.
 
     Brokers keep no log files, so pass their output with --log, for example from journalctl or docker logs. The bundle
-    never contains messages, tokens, keys or passwords. It is written even if no broker answers.
-    """
+    never contains messages, tokens, keys or passwords. The command works even if no broker answers."""
     regular_files(log or [], "--log")
     now = datetime.now(UTC)
     name = f"seaweedq-debug-{now:%Y%m%d-%H%M%S}"
@@ -95,7 +92,7 @@ def bundle(
     if output != JSON:
         for told in failed:
             typer.echo(told, err=True)
-    told = f"{path_text(written)} has {counted(len(names), 'file')}; look through it before you send it"
+    told = f"{path_text(written)} has {counted(len(names), 'file')}; look through them before you send the bundle"
     say_done(output, told, file=path_text(written), files=names, failed=failed)
 
 
@@ -104,7 +101,7 @@ def _gathered(gather: Callable[[], str], part: str, failed: list[str]) -> str:
         return gather()
     except Exception as error:  # an answer of another program, too: the other parts are needed the more
         kind = "" if isinstance(error, (SeaweedqError, OSError)) else f"{type(error).__name__}: "
-        told = f"{part} was not collected: {kind}{one_line(error)}"
+        told = f"{part} could not be collected: {kind}{one_line(error)}"
         failed.append(told)
         return told + "\n"
 
@@ -119,7 +116,7 @@ def _add(archive: tarfile.TarFile, name: str, text: str, now: datetime) -> None:
 def _parts(
     config: Path | None, data_dir: Path | None, url: str, logs: list[Path]
 ) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yields the parts, each with a function that gathers it."""
+    """Yields the name of each part, with the function that collects it."""
     yield "README.txt", lambda: ABOUT.format(most=MOST_TOPICS, log_mib=LOG_BYTES // 1024 // 1024)
     yield "versions.txt", _versions
     yield "settings.json", lambda: _settings(config, data_dir)
@@ -177,7 +174,7 @@ def _settings(config: Path | None, data_dir: Path | None) -> str:
 
 
 def _secrets(config: Path | None, data_dir: Path | None, url: str) -> list[str]:
-    """Returns the secrets that this machine knows."""
+    """Returns the secrets in this machine's settings and environment."""
     found = secrets_of(os.environ)
     try:
         found += credentials_of(url).headers().values()

@@ -1,5 +1,5 @@
-"""`seaweedq demo`: ten seconds with a broker of its own. Orders are published as fast as one program can, the topic
-splits, the broker is killed with SIGKILL on the way, and SQL finds each acknowledged order, once."""
+"""`seaweedq demo`: ten seconds with a temporary broker. The demo publishes orders as fast as one program can, splits
+the topic, kills the broker with SIGKILL, and checks with SQL that every acknowledged order is there exactly once."""
 
 import os
 import random
@@ -41,7 +41,7 @@ _ITEMS = ("coffee", "tea", "bread", "jam", "honey", "milk", "rice", "salt")
 
 
 def orders(randomness: random.Random) -> Iterator[dict[str, Any]]:
-    """Yields made-up orders without end; each has its number as `order`."""
+    """Yields an endless series of made-up orders; the field `order` has the number."""
     customers = [f"customer-{number:03}" for number in range(500)]
     for number in count():
         yield {
@@ -53,7 +53,7 @@ def orders(randomness: random.Random) -> Iterator[dict[str, Any]]:
 
 
 class Story:
-    """The lines of the demo: at a terminal those that are over, and one with live figures; else the former alone."""
+    """The demo's output: finished lines and, on a terminal, one live line below them."""
 
     def __init__(self, console: Console, is_live: bool) -> None:
         self._console = console
@@ -71,7 +71,7 @@ class Story:
             self._live.stop()
 
     def now(self, name: str, text: str) -> None:
-        """Shows what is under way."""
+        """Shows the current step in the live line."""
         if self._live:
             shown = Table.grid()
             shown.add_row(self._table)
@@ -81,7 +81,7 @@ class Story:
             self._live.update(shown)
 
     def done(self, name: str, text: str, mark: str = "[green]✓[/]") -> None:
-        """Adds a line that is over."""
+        """Prints a finished line."""
         self._table.add_row(mark, f"[bold]{name:<8}[/]", text)
         if self._live:
             self._live.update(self._table)
@@ -90,7 +90,7 @@ class Story:
 
 
 class Demo:
-    """One run on one broker: it publishes for `part_s` until the split, until the kill, and behind the recovery."""
+    """One run on one broker. It publishes for `part_s` before the split, before the kill, and after the recovery."""
 
     def __init__(self, broker: Broker, story: Story, randomness: random.Random, part_s: float = 1.2) -> None:
         self._part_s = part_s
@@ -100,8 +100,8 @@ class Demo:
         self._rates: deque[float] = deque(maxlen=40)
 
     def run(self) -> list[str]:
-        """Tells the story. Returns commands to paste. Raises ClientError if SQL does not have each order once, and the
-        errors of the broker."""
+        """Runs the demo. Returns commands to paste. Raises ClientError if SQL does not find each order exactly once,
+        and the broker's errors."""
         self._story.now("broker", "starting in a temporary folder")
         ready_s = self._broker.start()
         self._story.done("broker", f"ready in {ready_s:.1f} s at [cyan]{self._broker.url}[/]")
@@ -136,9 +136,9 @@ class Demo:
             self._broker.kill()
             killed = f"process {pid} killed, with {acknowledged:,} orders acknowledged"
             self._story.done("SIGKILL", f"[red]{killed}[/]", "[red]✗[/]")
-            self._story.now("recovery", "the broker starts again, and replays its journal")
+            self._story.now("recovery", "the broker restarts, and replays its journal")
             ready_s = self._broker.start()
-            self._story.done("recovery", f"ready again in {ready_s:.1f} s; the producer continues by itself")
+            self._story.done("recovery", f"ready again in {ready_s:.1f} s; the producer continues automatically")
             self._send(producer)
             producer.flush()
         most = max(self._rates, default=0)
@@ -187,7 +187,10 @@ def demo(
         typer.Option(file_okay=False, help="Data folder for the broker, kept afterwards; by default a temporary one."),
     ] = None,
     flights: Annotated[
-        bool, typer.Option("--flights", help="Publish 336,776 real flights instead, and also read them with Spark.")
+        bool,
+        typer.Option(
+            "--flights", help="Publish 336,776 real flights instead of orders, and also read them with Spark."
+        ),
     ] = False,
     rows: Annotated[int | None, typer.Option(min=10, help="With --flights: number of flights to use.")] = None,
     picture: Annotated[
@@ -198,14 +201,13 @@ def demo(
         bool, typer.Option("--no-spark", help="With --flights: read with DuckDB only, without Spark.")
     ] = False,
 ) -> None:
-    """See seaweedq work in ten seconds: publish, split, kill -9, recover, and count with SQL.
+    """Show seaweedq at work in ten seconds: publish, split, kill -9, recover, and count with SQL.
 
-    Needs the extras `server` and `sql`; --flights needs the extra `demo`, and Java 17 for Spark. On a terminal, the
-    broker keeps running after the demo until Ctrl-C. The exit code is 1 if a count disagrees.
-    """
+    The demo needs the extras `server` and `sql`; --flights needs the extra `demo`, and Java 17 for Spark. On a
+    terminal, the broker keeps running after the demo until Ctrl-C. The exit code is 1 if a count is wrong."""
     given = [name for name, value in (("--rows", rows), ("--picture", picture), ("--no-spark", no_spark)) if value]
     if given and not flights:
-        raise typer.BadParameter("it is only for --flights", param_hint=given[0])
+        raise typer.BadParameter("the option is only for --flights", param_hint=given[0])
     _require_packages(flights)
     end_on_signals()
     is_terminal = sys.stdout.isatty()
@@ -238,7 +240,7 @@ def _require_packages(flights: bool) -> None:
 
 
 def _wait_for_interrupt(console: Console, url: str, paste: Sequence[str]) -> None:
-    """Leaves the broker running, with its console and commands to paste, until Ctrl-C."""
+    """Prints the console's URL and commands to paste, and keeps the broker running until Ctrl-C."""
     if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         webbrowser.open(url)
     console.print(f"\nConsole: [cyan]{url}[/]   The broker runs until Ctrl-C. Try, in another terminal:\n")

@@ -1,9 +1,8 @@
-"""`seaweedq doctor`: finds faults of a machine, a store, a coordination or brokers, and names remedies.
+"""`seaweedq doctor`: finds problems with this machine, the store, coordination and brokers, and names remedies.
 
-How findings are judged is pure. The checks write little, and remove what they write: a file in the data folder, and
-below `_probe/` in the store what each start of a broker writes there. They make nothing that the first broker makes,
-which another user may run. What only brokers need is imported late, and may be missing.
-"""
+Findings are judged by pure functions. The checks write only a file in the data folder, and in the store the same probe
+objects below `_probe/` as a starting broker; they remove both. The checks create nothing that the first broker creates,
+because another user may run that broker. Packages that only brokers need are imported late, and may be missing."""
 
 import asyncio
 import os
@@ -46,7 +45,7 @@ CHECK_S, READY_S = 20.0, 5.0
 
 
 class Verdict(StrEnum):
-    """The weight of a finding; `FAIL` makes the exit code 1."""
+    """The severity of a finding; `FAIL` makes the exit code 1."""
 
     OK = "ok"
     NOTE = "note"
@@ -64,7 +63,7 @@ class Finding:
 
 
 def judge_files(limit: int, connections: int) -> Finding:
-    """Judges the limit of open files, which lets a broker take so many connections."""
+    """Judges the limit of open files, which determines how many connections a broker accepts."""
     if limit >= FEW_FILES:
         return Finding(Verdict.OK, "descriptors", f"{limit:,} files may be open")
     told = f"{limit:,} files may be open, enough for {counted(connections, 'connection')}; raise the limit (nofile)"
@@ -72,29 +71,29 @@ def judge_files(limit: int, connections: int) -> Finding:
 
 
 def judge_space(free: int, folder: str) -> Finding:
-    """Judges the free bytes of the data folder."""
+    """Judges how many bytes are free in the data folder."""
     verdict = Verdict.OK if free >= LITTLE_SPACE else Verdict.WARN
     return Finding(verdict, "disk", f"{free / GIB:,.1f} GiB are free at {folder}")
 
 
 def judge_fsync(took_s: float) -> Finding:
-    """Judges how long one fsync takes: each commit of the journal waits for one."""
+    """Judges how long an fsync takes; each commit of the journal waits for one."""
     told = f"an fsync takes {took_s * 1000:.1f} ms"
     if took_s <= SLOW_FSYNC_S:
         return Finding(Verdict.OK, "fsync", told)
-    return Finding(Verdict.WARN, "fsync", f"{told}; each commit of the journal waits for one")
+    return Finding(Verdict.WARN, "fsync", f"{told}; each commit of the journal waits for an fsync")
 
 
 def judge_clock(where: str, ahead_s: float) -> Finding:
-    """Judges the clock here beside another one: how far this one is ahead."""
+    """Judges this machine's clock by how far it is ahead of another clock."""
     if abs(ahead_s) <= CLOCK_S:
-        return Finding(Verdict.OK, "clock", f"agrees with that of {where} within {CLOCK_S:g} s")
+        return Finding(Verdict.OK, "clock", f"agrees with the clock of {where} within {CLOCK_S:g} s")
     told = f"{abs(ahead_s):,.0f} s {'ahead of' if ahead_s > 0 else 'behind'} that of {where}"
     return Finding(Verdict.WARN, "clock", f"{told}; timestamps and expiry depend on it")
 
 
 def seconds_ahead(now_s: float, date: str) -> float | None:
-    """Returns how far a clock is ahead of a Date header; None for one that is none."""
+    """Returns how far a clock is ahead of a Date header; None if the header is invalid."""
     try:
         return now_s - parsedate_to_datetime(date).timestamp()
     except ValueError:
@@ -108,25 +107,25 @@ def judge_coordination(where: str, took_s: float) -> Finding:
 
 
 def judge_cluster(facts: dict[str, Any]) -> list[Finding]:
-    """Judges the answer of brokers about their cluster (GET /v1/cluster)."""
+    """Judges a broker's answer about the cluster (GET /v1/cluster)."""
     brokers = facts["brokers"]
     versions = sorted({one["version"] or "unknown" for one in brokers})
     found = [Finding(Verdict.OK, "cluster", f"{counted(len(brokers), 'broker')}, level {facts['level']}")]
     if not facts["leader"]:
         found.append(
-            Finding(Verdict.FAIL, "leader", "there is no leader: segments that lose their owner get no new one")
+            Finding(Verdict.FAIL, "leader", "there is no leader: segments that lose their owner get no new owner")
         )
     if len(versions) > 1:
-        found.append(Finding(Verdict.NOTE, "versions", f"brokers run several versions: {', '.join(versions)}"))
+        found.append(Finding(Verdict.NOTE, "versions", f"brokers run different versions: {', '.join(versions)}"))
     if facts["level_possible"] > facts["level"]:
-        told = f"level {facts['level_possible']} is possible: seaweedq cluster level {facts['level_possible']}"
+        told = f"the cluster can be upgraded: seaweedq cluster level {facts['level_possible']}"
         found.append(Finding(Verdict.NOTE, "level", told))
     states = [f"{one['id']} is {state}" for one in brokers for state in ("starting", "draining") if one[state]]
     return [*found, *(Finding(Verdict.NOTE, "broker", told) for told in states)]
 
 
 def failed(what: str, error: BaseException | str) -> Finding:
-    """Returns the finding that something does not work."""
+    """Returns a finding for a check that failed with an error."""
     text = error if isinstance(error, str) else str(error) or type(error).__name__
     return Finding(Verdict.FAIL, what, " ".join(text.split()))
 
@@ -146,7 +145,7 @@ def findings_of_machine(settings: "Settings", clock: "Clock") -> Iterator[Findin
 
 
 def fsync_s(folder: Path, clock: "Clock") -> float:
-    """Returns how long an fsync of a page takes, the median of some."""
+    """Returns the median time of several fsyncs of one page."""
     took_s = []
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as file:
         for _ in range(FSYNCS):
@@ -159,8 +158,8 @@ def fsync_s(folder: Path, clock: "Clock") -> float:
 
 
 async def findings_of_services(settings: "Settings", clock: "Clock", ids: "Ids") -> list[Finding]:
-    """Returns the findings of the store and the coordination of a broker with these settings. A check that failed, or
-    took too long, is a finding, too."""
+    """Returns the findings about the store and coordination of a broker with these settings. A check that fails, or
+    takes too long, also yields a finding."""
     from seaweedq.concurrency.pools import Pools
 
     pools, found = Pools(), []
@@ -181,7 +180,7 @@ async def findings_of_services(settings: "Settings", clock: "Clock", ids: "Ids")
 
 
 def _is_new(settings: "Settings") -> bool:
-    """Tells whether the store is a folder that is not there yet."""
+    """Returns whether the store is a folder that does not exist yet."""
     scheme, _, folder = settings.store_path.partition("://")
     return scheme == "file" and not Path(folder).is_dir()
 
@@ -192,7 +191,7 @@ async def _store(settings: "Settings", clock: "Clock", ids: "Ids", pools: "Pools
     from seaweedq.storage.probe import probe
 
     if _is_new(settings):
-        yield Finding(Verdict.OK, "store", f"{settings.store_path}, which the first broker creates")
+        yield Finding(Verdict.OK, "store", f"{settings.store_path}, which the first broker will create")
         return
     opened = open_store(settings, ids, pools)
     store = InstrumentedStore(opened, clock)
@@ -201,7 +200,9 @@ async def _store(settings: "Settings", clock: "Clock", ids: "Ids", pools: "Pools
         await probe(store.payloads, ids)
         took_s = clock.monotonic_s() - began_s
         yield Finding(
-            Verdict.OK, "store", f"{settings.store_path} can do everything that brokers need, in {took_s:.1f} s"
+            Verdict.OK,
+            "store",
+            f"{settings.store_path} has everything that brokers need; the check took {took_s:.1f} s",
         )
         name = f"_probe/{ids.nonce()}"
         await store.create(name, b"clock")
@@ -218,7 +219,7 @@ async def _coordination(settings: "Settings", clock: "Clock", pools: "Pools") ->
     from seaweedq.cli.server.backends import open_coordination
 
     if settings.coordination == "embedded" and not (settings.data_dir / "coordination.db").exists():
-        yield Finding(Verdict.OK, "coordination", "embedded, in a file that the first broker creates")
+        yield Finding(Verdict.OK, "coordination", "embedded, in a file that the first broker will create")
         return
     coordination = open_coordination(settings, clock, pools)
     try:
@@ -230,7 +231,8 @@ async def _coordination(settings: "Settings", clock: "Clock", pools: "Pools") ->
 
 
 def findings_of_brokers(url: str, named: bool) -> Iterator[Finding]:
-    """Yields the findings of the cluster at `url`; if nobody named it, it need not be there."""
+    """Yields the findings about the cluster at `url`. If the user did not name the URL, no broker has to answer
+    there."""
     from seaweedq.client.core.calls import call
 
     try:
@@ -239,7 +241,7 @@ def findings_of_brokers(url: str, named: bool) -> Iterator[Finding]:
         if named:
             yield failed("brokers", error)
         else:
-            yield Finding(Verdict.NOTE, "brokers", f"no broker answers at {url}; give one with --url")
+            yield Finding(Verdict.NOTE, "brokers", f"no broker answers at {url}; name one with --url")
         return
     except Forbidden as error:
         yield Finding(Verdict.NOTE, "brokers", f"the cluster was not checked: {error}")
@@ -274,8 +276,8 @@ def _check_broker(one: dict[str, Any], credentials: "Credentials") -> Iterator[F
 
 
 def _check_address(address: str, credentials: "Credentials") -> Iterator[Finding]:
-    """Yields the finding of an address that somebody named, and no broker of the cluster has, as of one that is dead;
-    nothing if a broker answers there, as behind a load balancer."""
+    """Yields a finding for an address that the user named but that no broker of the cluster has, such as that of a dead
+    broker. Yields nothing if a broker answers there, for example behind a load balancer."""
     import httpx
 
     try:
@@ -288,9 +290,9 @@ EXAMPLES = """Examples: seaweedq doctor · seaweedq doctor --config broker.toml 
 seaweedq doctor --url http://broker-1:8080,http://broker-2:8080"""
 
 Config = Annotated[
-    Path | None, typer.Option("--config", envvar="SEAWEEDQ_CONFIG", help="The TOML file with the broker's settings.")
+    Path | None, typer.Option("--config", envvar="SEAWEEDQ_CONFIG", help="TOML file with the broker's settings.")
 ]
-DataDir = Annotated[Path | None, typer.Option(help="The broker's data folder; by default the one in the settings.")]
+DataDir = Annotated[Path | None, typer.Option(help="Data folder of the broker; by default the folder in the settings.")]
 
 
 def doctor(
@@ -307,12 +309,10 @@ def doctor(
         ),
     ] = None,
 ) -> None:
-    """Check whether this machine can run a broker (open files, disk, store, clock, coordination), and check running
-    brokers.
+    """Check this machine's open files, disk, store, clock and coordination for a broker, and check running brokers.
 
-    Uses the settings that `seaweedq serve` would read from the environment and the file. The exit code is 1 if a check
-    fails.
-    """
+    The command reads the same settings as `seaweedq serve`, from the environment and the file. The exit code is 1 if a
+    check fails."""
     is_failed = False
     for finding in findings(config, data_dir, url):
         is_failed |= finding.verdict is Verdict.FAIL
@@ -324,19 +324,20 @@ def doctor(
 
 
 def findings(config: Path | None, data_dir: Path | None, url: str | None) -> Iterator[Finding]:
-    """Yields the findings of this machine, and of the cluster at `url`, or at the default one if there is any."""
+    """Yields the findings about this machine, and about the cluster at `url`, or at the default URL if a broker answers
+    there."""
     machine = f"Python {platform.python_version()}, {platform.system()} {platform.release()}"
     yield Finding(Verdict.OK, "seaweedq", f"{seaweedq.__version__}, {machine}")
     try:
         yield from _findings_of_broker(config, data_dir)
     except ModuleNotFoundError as error:
-        told = f"this machine was not checked: brokers need {error.name}, which is missing"
+        told = f"this machine was not checked, because the package {error.name}, which brokers need, is missing"
         yield Finding(Verdict.NOTE, "broker", told)
     yield from findings_of_brokers(url or DEFAULT_URL, url is not None)
 
 
 def _findings_of_broker(config: Path | None, data_dir: Path | None) -> Iterator[Finding]:
-    """Yields the findings of the broker's machine; without a data folder it is not one of a broker."""
+    """Yields the findings about a broker's machine. A machine without a data folder has no broker."""
     from seaweedq.cli.server.given_settings import settings_of, unknown_variables
     from seaweedq.clock import SystemClock, SystemIds
 
@@ -355,5 +356,8 @@ def _findings_of_broker(config: Path | None, data_dir: Path | None) -> Iterator[
         yield from findings_of_machine(settings, SystemClock())
         yield from asyncio.run(findings_of_services(settings, SystemClock(), SystemIds()))
     else:
-        told = f"no data folder at {settings.data_dir}: store and coordination were not checked; --data-dir names one"
+        told = (
+            f"no data folder at {settings.data_dir}: store and coordination were not checked; name the folder with "
+            "--data-dir"
+        )
         yield Finding(Verdict.FAIL if data_dir or config else Verdict.NOTE, "broker", told)

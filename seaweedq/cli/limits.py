@@ -1,8 +1,7 @@
-"""The limits of a bench: the share of each resource that it used, measured in the same run. The judgement is pure.
+"""Finds what limits a bench: how much of each resource the run used. The verdict is a pure function.
 
-A share is of what one of its kind can give: the client is one Python process, which runs on one core at a time, and so
-does most of a broker. Commits of a journal follow one another, so the time in them is a share of the run, too.
-"""
+A share relates to what one unit can do. The client is a single Python process, which uses one core at a time, as does
+most of a broker. Journal commits happen one after another, so the time spent in commits is also a share of the run."""
 
 import os
 import time
@@ -23,18 +22,18 @@ PUTS = "seaweedq_store_request_duration_seconds"
 JOURNAL_PUTS = "seaweedq_journal_puts_total"
 HINTS = {
     "client CPU": "run a second bench in parallel, or use larger values",
-    "broker CPU": "more brokers, and a topic with more segments, use more cores",
+    "broker CPU": "to use more cores, run more brokers, and use a topic with more segments",
     "machine CPU": "run the bench on a machine without the broker or other programs",
-    "disk sync": "a faster disk, or more messages in a request",
-    "journal puts": "a nearer store, or more messages in a request",
-    "store puts": "a nearer store, or larger files (flush_max_bytes)",
+    "disk sync": "use a faster disk, or send more messages per request",
+    "journal puts": "use a store that is closer, or send more messages per request",
+    "store puts": "use a store that is closer, or write larger files (flush_max_bytes)",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Counters at one time: CPU seconds of this process; busy and all seconds of the machine's cores, None on a machine
-    that is not Linux; and the metrics of each broker by its id."""
+    """Counters at one moment: CPU seconds of this process, busy and total seconds of the machine's cores (None unless
+    on Linux), and the metrics of each broker by id."""
 
     client_s: float
     machine_s: tuple[float, float] | None
@@ -42,7 +41,7 @@ class Look:
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """How much of a resource a run used: 1 is all."""
+    """How much of a resource a run used; 1 is all of the resource."""
 
     limit: str
     share: float
@@ -50,7 +49,8 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 def look(url: str) -> Look:
-    """Looks at this process, this machine and each broker. Raises SeaweedqError if a broker does not answer."""
+    """Reads the counters of this process, this machine and each broker. Raises SeaweedqError if a broker does not
+    answer."""
     brokers = run(url, call("GET", "/v1/cluster"))["brokers"]
     found = {str(one["id"]): samples_of(metrics_text(url, str(one["url"]))) for one in brokers}
     return Look(time.process_time(), _machine(), found)
@@ -67,7 +67,7 @@ def _machine() -> tuple[float, float] | None:
 
 
 def limits(before: Look, after: Look, seconds: float) -> list[Limit]:
-    """Returns the shares of a run that worked for so many seconds, the largest first. Of several brokers the busiest
+    """Returns the shares for a run of this many seconds, the largest first. If there are several brokers, the busiest
     counts."""
     found = [_cores("client CPU", after.client_s - before.client_s, seconds, "of one Python process")]
     if before.machine_s and after.machine_s:
@@ -101,12 +101,12 @@ def _cores(name: str, cpu_s: float, seconds: float, whose: str) -> Limit:
 
 
 def verdict(found: Sequence[Limit], is_rate_kept: bool) -> str:
-    """Returns the verdict on a run in words, given the shares, the largest first."""
+    """Describes what limits a run, given the shares, the largest first."""
     if is_rate_kept:
-        return "limited by --rate, which was kept"
+        return "limited by --rate, which the run reached"
     near = [one for one in found if one.share >= NEAR]
     if not near:
-        return "nothing is near its limit: each request waits for the one before; more --producers may give more"
+        return "no resource is near its limit, and each request waits for the previous one; try more --producers"
     cpu = [one for one in near if one.limit.endswith("CPU")]
     first = (cpu or near)[0]  # commits follow one another closely behind a busy CPU, too
     return f"limited by {first.limit} ({first.measured}): {HINTS[first.limit]}"

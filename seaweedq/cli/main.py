@@ -1,8 +1,7 @@
-"""The command line: its commands and their exit codes. A command's module is imported when the command is called; until
-then the command is only listed, so that help and other commands wait for nothing that they do not need.
+"""The command line: its commands and their exit codes. A command's module is imported when the command is called. Until
+then the command is only listed, so that help and other commands start quickly.
 
-`seaweedq help` shows a page, which is Markdown in the folder `pages`, the list of pages, or the help of a command.
-"""
+`seaweedq help` shows a manual page (Markdown in the folder `pages`), the list of pages, or a command's help."""
 
 import gc
 import os
@@ -25,9 +24,9 @@ from seaweedq.extras import needs
 
 
 class _Command(NamedTuple):
-    """A command that is not loaded yet: the module that has it (a function, or the Typer app of its subcommands), the
-    name there, its line in the list of commands, the name of its epilog, and its exit code if the reader of its output
-    has closed the pipe: not 0 if the exit code says more than that all is printed."""
+    """A command that is not loaded yet: its module, its name there (a function, or the Typer app of its subcommands),
+    its line in the list of commands, and the name of its epilog. `cut_off` is its exit code if the reader of its output
+    closes the pipe: not 0 if the exit code means more than "everything was printed"."""
 
     module: str
     attribute: str
@@ -40,12 +39,12 @@ PANELS = {
     "Start here": {
         "serve": _Command("server.serve", "serve", "Run a broker."),
         "demo": _Command(
-            "demo", "demo", "See seaweedq work in ten seconds: publish, split, kill, recover, query.", cut_off=1
+            "demo", "demo", "Show seaweedq at work in ten seconds: publish, split, kill, recover, query.", cut_off=1
         ),
         "help": _Command("main", "manual", "Show a page of the manual, or a command's help.", "MANUAL"),
     },
     "Brokers": {
-        "cluster": _Command("cluster", "app", "Show the brokers; show and raise the cluster's level."),
+        "cluster": _Command("cluster", "app", "Show the brokers; upgrade the format level; rebuild coordination."),
         "doctor": _Command("doctor", "doctor", "Check this machine and running brokers.", cut_off=1),
         "debug": _Command("debug", "app", "Collect diagnostics to share when you ask for help."),
         "bench": _Command("bench", "bench", "Measure publishing, and delivery to consumers."),
@@ -75,8 +74,8 @@ LISTED = {name: listed for commands in PANELS.values() for name, listed in comma
 
 
 class _Commands(TyperGroup):
-    """All commands; each is a placeholder until it is called. Usage errors print one line to stderr, and exit with code
-    2."""
+    """All commands; each is a placeholder until it is called. A usage error prints one line to stderr, and exits with
+    code 2."""
 
     def main(self, args: Sequence[str] | None = None, *_: Any, standalone_mode: bool = True, **more: Any) -> Any:
         """Runs a command."""
@@ -99,7 +98,7 @@ class _Commands(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """Returns a command that runs; errors of its calls name its options. Raises MissingExtra."""
+    """Loads a command. Its errors name its options. Raises MissingExtra."""
     listed = LISTED[name]
     with needs("server", f"seaweedq {name}"):
         module = import_module(f"seaweedq.cli.{listed.module}")
@@ -155,7 +154,7 @@ def manual(
         say("Pages, shown by `seaweedq help PAGE`:\n")
         for name, text in texts.items():
             say(f"  {name:<15} {text.splitlines()[0].partition(': ')[2]}")
-        say("\nThe help of a command: `seaweedq help COMMAND`, or `seaweedq COMMAND --help`.")
+        say("\nFor a command's help: `seaweedq help COMMAND` or `seaweedq COMMAND --help`.")
     elif len(page) > 1 or page[0] not in texts:
         app(args=[*page, "--help"], prog_name="seaweedq")
     elif sys.stdout.isatty():
@@ -172,7 +171,7 @@ def manual(
 
 
 def manual_pages() -> dict[str, str]:
-    """Returns the pages by their names, as Markdown."""
+    """Returns the manual pages as Markdown, by name."""
     from importlib.resources import files
 
     there = sorted(files("seaweedq.cli").joinpath("pages").iterdir(), key=lambda one: one.name)
@@ -180,14 +179,14 @@ def manual_pages() -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a command. An error of the queue prints one line to stderr, and exits with code 1, or with 2 if a package
-    is not installed, or an argument is no text."""
+    """Runs a command. A seaweedq error prints one line to stderr, and exits with code 1; a missing package, or an
+    argument that is not text, with code 2."""
     open_streams()
     given = sys.argv[1:] if arguments is None else arguments
     for argument in given:
         is_text = not re.search("[\ud800-\udfff]", argument)  # bytes that were no UTF-8 became lone surrogates
         if not (is_text or Path(argument).exists()):
-            complain(f"an argument is neither UTF-8 nor the path of a file: {os.fsencode(argument)!r}")
+            complain(f"an argument is neither UTF-8 nor a file path: {os.fsencode(argument)!r}")
             sys.exit(2)
     called = next((LISTED[argument] for argument in given if argument in LISTED), None)
     try:

@@ -1,8 +1,7 @@
-"""`seaweedq publish`: publishes a message, the records of a file, or those of stdin; or whole files.
+"""`seaweedq publish`: publishes one message, the records of a file or of stdin, or whole files.
 
-A record is accepted, refused or skipped, and named by its file and line unless it is accepted; a file is one message by
-reference. Stderr says if no broker accepts anything for long.
-"""
+A record is accepted, refused or skipped. Refused and skipped records are reported with their file and line. A whole
+file becomes one message by reference. Stderr says when brokers have accepted nothing for long."""
 
 import re
 import sys
@@ -49,9 +48,8 @@ _BARS = 8
 def publish_files(
     topic: str, files: Sequence[Path], key: str | None, content_type: str | None, output: str, url: str
 ) -> None:
-    """Publishes each file, in this order, and prints `id path` for each. A failed file prints its error and ends the
-    command with exit code 1; then the files after it may not have been sent. Raises errors that are not those of one
-    file."""
+    """Publishes the files in order, and prints `id path` for each. If a file fails, prints its error and ends with exit
+    code 1; the files after it may not have been sent. Raises errors that do not concern a single file."""
     sent: list[tuple[Path, Receipt]] = []
     failed = False
     with connect(url) as client, ExitStack() as stack:
@@ -115,7 +113,7 @@ def _report(output: str, path: Path, receipt: "Receipt") -> bool:
 
 
 def show(bar: "Progress | None", name: str) -> Callable[[int, int], None] | None:
-    """Returns the progress callback of one file."""
+    """Returns the progress callback for one file."""
     if bar is None:
         return None
     task = bar.add_task(name, total=None, visible=False)
@@ -134,7 +132,8 @@ REFUSED = (InvalidMessages, MessageTooLarge)
 
 
 class Publication:
-    """Sends records, and accounts for each. With `skip_invalid` those that are no messages are named, and left out."""
+    """Sends records, and tracks the outcome of each. With `skip_invalid`, reports invalid records and leaves them
+    out."""
 
     def __init__(self, producer: "Producer", source: str, skip_invalid: bool) -> None:
         self._producer, self._source, self._skip = producer, source, skip_invalid
@@ -148,12 +147,12 @@ class Publication:
 
     @property
     def waiting(self) -> int:
-        """Returns how many messages no broker has answered yet."""
+        """Returns how many messages have no answer from a broker yet."""
         return sum(not receipt.done() for _, receipt in self._sent.copy())  # another thread may ask, and send
 
     def send(self, place: int, arguments: Callable[[], dict[str, Any]]) -> None:
-        """Sends the record at a place of the source. Raises UnreadableBody for one that is no message, and the error of
-        a record that was refused; with `skip_invalid` neither."""
+        """Sends the record at a place in the source. Without `skip_invalid`, raises UnreadableBody for an invalid
+        record, and the error of a record that a broker refused."""
         try:
             found = arguments()
         except BadRecord as bad:
@@ -172,7 +171,7 @@ class Publication:
         self._name_refused()
 
     def flush(self) -> None:
-        """Returns once each record is taken or named. Raises as `send` does."""
+        """Returns once each record is either acknowledged or reported. Raises as `send` does."""
         while True:
             try:
                 self._producer.flush()
@@ -182,7 +181,7 @@ class Publication:
         self._name_refused()
 
     def _name_refused(self) -> None:
-        """Names the records that were refused, among those whose outcome is known."""
+        """Reports the refused records among those whose outcome is known."""
         while self._sent and self._sent[0][1].done():
             place, receipt = self._sent.popleft()
             error = receipt.exception()
@@ -202,7 +201,8 @@ class Publication:
 
 @contextmanager
 def watched(publication: Publication, show: Callable[[int], None]) -> Iterator[None]:
-    """Shows how many messages are taken, and says it if none is for SILENT_S though some wait, and when that ends."""
+    """Shows how many messages are acknowledged. Reports when messages wait but none has been acknowledged for SILENT_S,
+    and when that ends."""
     ended = threading.Event()
     thread = threading.Thread(target=_watch, args=(publication, show, ended), daemon=True)
     thread.start()
@@ -220,7 +220,7 @@ def _watch(publication: Publication, show: Callable[[int], None], ended: threadi
         now_s = time.monotonic()
         if publication.acknowledged != taken or not publication.waiting:
             if told:
-                remark(f"brokers accept messages again, after {now_s - since_s:.0f} s")
+                remark(f"brokers accept messages again after {now_s - since_s:.0f} s")
             taken, since_s, told = publication.acknowledged, now_s, False
             show(taken)
         elif not told and now_s - since_s >= SILENT_S:
@@ -238,12 +238,10 @@ seaweedq publish films --file one.mp4 --file two.mp4 --key mine"""
 
 Source = Annotated[
     str | None,
-    typer.Argument(help="The file, or one message as JSON, such as '{\"a\": 1}'. Omit it, or use -, for stdin."),
+    typer.Argument(help="A file, or one message as JSON, such as '{\"a\": 1}'. Omit FILE, or use -, to read stdin."),
 ]
 InputFormatName = Annotated[str | None, typer.Option(help="ndjson, csv or parquet; by default from the file's suffix.")]
-KeyField = Annotated[
-    str | None, typer.Option(help="Field of the record to use as the key, if the topic has no key_field of its own.")
-]
+KeyField = Annotated[str | None, typer.Option(help="Record field to use as the key, if the topic has no key_field.")]
 Envelope = Annotated[
     bool,
     typer.Option("--envelope", help="Read each NDJSON line as a whole message with key, value, headers and timestamp."),
@@ -254,12 +252,16 @@ BatchSize = Annotated[
 ]
 WholeFiles = Annotated[
     list[Path] | None,
-    typer.Option("--file", exists=True, dir_okay=False, help="Publish a file of any size as one message. Repeatable."),
+    typer.Option(
+        "--file", exists=True, dir_okay=False, help="Publish this file as one message, whatever its size. Repeatable."
+    ),
 ]
 FileKey = Annotated[str | None, typer.Option(help="Key for the messages of --file.")]
 Count = Annotated[
     int | None,
-    typer.Option(min=1, help="Publish the message FILE this many times, with {{n}}, {{uuid}} and {{time}} filled in."),
+    typer.Option(
+        min=1, help="Publish the message FILE this many times, and replace {{n}}, {{uuid}} and {{time}} in each."
+    ),
 ]
 Rate = Annotated[
     float | None, typer.Option(min=0.001, help="Maximum number of messages per second; by default as fast as possible.")
@@ -271,14 +273,15 @@ INTERRUPTED = 130  # the exit code of a program that SIGINT ended, by the conven
 
 @dataclass(frozen=True)
 class _RecordOptions:
-    """The meaning of a record: with `envelope` a whole message, else a value, with its key in `key_field`."""
+    """How to read a record: with `envelope` as a whole message, otherwise as a value whose field `key_field` has the
+    key."""
 
     envelope: bool
     key_field: str | None
     skip_invalid: bool
 
     def arguments(self, record: Any) -> dict[str, Any]:
-        """Returns the arguments of `send` for a record. Raises BadRecord."""
+        """Converts a record to the arguments of `send`. Raises BadRecord."""
         if self.envelope:
             return envelope(record)
         value = {"value": checked(record)}
@@ -304,16 +307,14 @@ def publish(
     """Publish the records in FILE, each exactly once: NDJSON (one value per line), CSV or Parquet. Or publish one
     message.
 
-    The command stops at the first record that is not a valid message, and names its line; the records before it stay
-    published. The types in a CSV file are inferred from its first MiB. If no broker answers, the command retries for
-    two minutes.
+    The command stops at the first invalid record, and names the line; earlier records stay published. Column types of
+    CSV files are inferred from the first MiB. If no broker answers, the command retries for two minutes.
 
-    With --count, FILE is a message to publish many times. In it, {{n}} becomes the message's number, starting at 1;
-    {{uuid}} becomes a random UUID; {{time}} becomes the time in UTC. Text that is not JSON is published as a string.
+    With --count, FILE is a message to publish many times. {{n}} becomes the message's number, starting at 1, {{uuid}} a
+    random UUID, and {{time}} the time in UTC. Text that is not JSON is published as a string.
 
-    With --file, publish each file as a whole: its bytes go to the store, and the message refers to them. The command
-    prints a line `ID PATH` for each file.
-    """
+    With --file, each file becomes one message: the bytes go to the store, and the message refers to them. The command
+    prints `ID PATH` for each file."""
     if files:
         of_records: dict[str, Any] = {"FILE": file, "--input-format": input_format, "--key-field": key_field}
         of_records |= {"--batch": batch, "--count": count, "--rate": rate}
@@ -328,7 +329,7 @@ def publish(
     )
     if count:
         if not file or file == "-":
-            raise typer.BadParameter("it needs FILE, a message such as '{\"n\": {{n}}}'", param_hint="--count")
+            raise typer.BadParameter("the option needs FILE, a message such as '{\"n\": {{n}}}'", param_hint="--count")
         if Path(file).is_file():
             raise typer.BadParameter(f"{file!r} is a file, but --count repeats a message", param_hint="FILE")
         _refuse({"--input-format": input_format}, "the option is only for files, but --count repeats a message")
@@ -342,10 +343,10 @@ def publish(
         )
     format = InputFormat(input_format) if input_format else format_of(path)
     if message and format is not InputFormat.NDJSON:
-        raise typer.BadParameter("it is for files, but FILE is a message", param_hint="--input-format")
+        raise typer.BadParameter("the option is for files, but FILE is a message", param_hint="--input-format")
     if envelope and (format is not InputFormat.NDJSON or key_field):
         raise typer.BadParameter(
-            "--envelope is only for NDJSON, and not together with --key-field: the message has its own key",
+            "--envelope needs NDJSON, and cannot be combined with --key-field, because each message has its own key",
             param_hint="--envelope",
         )
     if message is None and path is None and sys.stdin.isatty():
@@ -366,14 +367,14 @@ _FILLED: dict[str, Callable[[int], str]] = {
 
 @dataclass(frozen=True)
 class Repeated:
-    """A message that is published `count` times; `as_text`: as a string, since it is no JSON."""
+    """A message to publish `count` times. If it is not JSON, `as_text` is true, and it is published as a string."""
 
     template: str
     count: int
     as_text: bool
 
     def records(self) -> Iterator[tuple[int, Any]]:
-        """Yields its messages, each with its number, from 1."""
+        """Yields the messages with their numbers, from 1."""
         import msgspec
 
         for number in range(1, self.count + 1):
@@ -381,7 +382,7 @@ class Repeated:
 
 
 def fill(template: str, number: int, as_text: bool) -> bytes:
-    """Returns the JSON of one message. Raises BadParameter for a placeholder that is not known."""
+    """Returns the JSON of one message. Raises BadParameter for an unknown placeholder."""
     import msgspec
 
     def found(place: "re.Match[str]") -> str:
@@ -395,7 +396,8 @@ def fill(template: str, number: int, as_text: bool) -> bytes:
 
 
 def is_json(template: str) -> bool:
-    """Tells whether the messages are JSON. Raises BadParameter for a template that begins as JSON, and is none."""
+    """Returns whether the messages are JSON. Raises BadParameter for a template that begins like JSON but is
+    invalid."""
     import msgspec
 
     try:
@@ -408,7 +410,7 @@ def is_json(template: str) -> bool:
 
 
 def paced(found: Iterator[tuple[int, Any]], rate: float | None) -> Iterator[tuple[int, Any]]:
-    """Yields the records, `rate` each second at most."""
+    """Yields the records, at most `rate` per second."""
     next_s = time.monotonic()
     for record in found:
         if rate:
@@ -418,8 +420,8 @@ def paced(found: Iterator[tuple[int, Any]], rate: float | None) -> Iterator[tupl
 
 
 def _message(given: str | None) -> bytes | None:
-    """Returns the message that an argument is, on one line; None for a file. Raises BadParameter for an argument that
-    begins as a message, and is none."""
+    """Returns the message in an argument, on one line; None if the argument names a file. Raises BadParameter for an
+    argument that begins like a message but is invalid."""
     if given is None or given == "-" or _is_file(given):
         return None
     import msgspec
@@ -430,7 +432,7 @@ def _message(given: str | None) -> bytes | None:
         if not given.lstrip().startswith(("{", "[", '"')):
             return None  # the name of a file that is not there
         raise typer.BadParameter(
-            f"{given[:80]!r} is not a file, and not a message: {error}", param_hint="FILE"
+            f"{given[:80]!r} is neither a file nor a message: {error}", param_hint="FILE"
         ) from None
     return msgspec.json.format(given.encode(), indent=-1)
 
@@ -443,7 +445,7 @@ def _is_file(given: str) -> bool:
 
 
 def _existing(given: str | None) -> Path | None:
-    """Returns the path of a file, None for stdin. Typer, where it looks for files itself, takes - for one."""
+    """Returns a file's path, or None for stdin. Typer's own check for files would take - for a file name."""
     if given is None or given == "-":
         return None
     file = Path(given)
@@ -465,7 +467,7 @@ def _publish_records(
     output: str,
     url: str,
 ) -> None:
-    """Publishes the records of a file, of a text (bytes), of a message that is repeated, or of stdin (None)."""
+    """Publishes records from a file, from bytes, from a repeated message, or from stdin (None)."""
     started_s = time.monotonic()
     with ExitStack() as stack:
         name, found = _found(source, format, stack)
@@ -484,12 +486,12 @@ def _publish_records(
             with suppress(SeaweedqError):  # waits for what was sent before the record that ends the command
                 producer.flush()
             taken = publication.acknowledged
-            told = f"published {counted(taken, 'message')} to {topic}; the others were not published:"
+            told = f"published {counted(taken, 'message')} to {topic}; the remaining messages were not published:"
             say_done(output, told, topic=topic, messages=taken, complete=False)
             raise
         except KeyboardInterrupt:
             taken, unknown = publication.acknowledged, publication.waiting
-            told = f"published {counted(taken, 'message')} to {topic}; for {unknown:,} more the outcome is unknown"
+            told = f"published {counted(taken, 'message')} to {topic}; the outcome of {unknown:,} more is unknown"
             say_done(output, told, topic=topic, messages=taken, unknown=unknown, complete=False)
             # No typer.Exit: that is an Exception, at which the producer would publish all that it holds first.
             raise SystemExit(INTERRUPTED) from None
@@ -505,7 +507,7 @@ def _publish_records(
 def _found(
     source: Path | bytes | Repeated | None, format: InputFormat, stack: ExitStack
 ) -> tuple[str, Iterator[tuple[int, Any]]]:
-    """Returns the name of a source, and its records."""
+    """Returns a source's name and its records."""
     if isinstance(source, Repeated):
         return "FILE", source.records()
     if isinstance(source, bytes):
@@ -521,7 +523,7 @@ def _refuse(options: dict[str, Any], reason: str) -> None:
 
 
 def _acknowledged_bar(stack: ExitStack) -> Callable[[int], None]:
-    """Returns a function that shows how many messages are acknowledged, if there is a terminal."""
+    """Returns a function that shows the number of acknowledged messages, if there is a terminal."""
     if not sys.stderr.isatty():
         return lambda taken: None
     from rich.console import Console

@@ -1,5 +1,5 @@
-"""`seaweedq pull`: prints a subscription's messages as NDJSON. It acks exactly the printed ones. While no broker
-answers, stderr says so, and until when the client tries."""
+"""`seaweedq pull`: prints a subscription's messages as NDJSON, and acks exactly the printed messages. While no broker
+answers, stderr says so, and how long the client keeps trying."""
 
 import sys
 import time
@@ -20,7 +20,7 @@ SILENT_S = 2.0
 
 
 class Outage:
-    """The time since the first of the failures that follow each other. The client calls it (`OnRetry`)."""
+    """Tracks how long brokers have not answered. The client calls it (`OnRetry`)."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
@@ -28,11 +28,11 @@ class Outage:
         self._told = False
 
     def __call__(self, error: SeaweedqError | None, left_s: float) -> None:
-        """Notes a failure, or with None that a broker answers again."""
+        """Notes a failure, or, with None, that a broker answers again."""
         now_s = self._monotonic_s()
         if error is None:
             if self._told and self._since_s is not None:
-                remark(f"a broker answers again, after {now_s - self._since_s:.0f} s")
+                remark(f"a broker answers again after {now_s - self._since_s:.0f} s")
             self._since_s, self._told = None, False
         elif not isinstance(error, RateLimited):
             self._since_s = now_s if self._since_s is None else self._since_s
@@ -69,10 +69,13 @@ def pull(
         str | None, typer.Option(help="Mode of the subscription: ordered (default for a new one), shared or keyed.")
     ] = None,
     nack: Annotated[
-        bool, typer.Option("--nack", help="Nack the messages at the end, so that they are redelivered immediately.")
+        bool,
+        typer.Option(
+            "--nack", help="Nack the messages when the command ends, so that they are redelivered immediately."
+        ),
     ] = False,
     no_ack: Annotated[
-        bool, typer.Option("--no-ack", help="Do not ack the messages, so that they are delivered again.")
+        bool, typer.Option("--no-ack", help="Do not ack the messages; they are redelivered later.")
     ] = False,
     start: Annotated[str, typer.Option(help=f"Start position of a new subscription: {PLACES}")] = "latest",
     payloads: Annotated[
@@ -82,15 +85,15 @@ def pull(
     output: MessageOutput = JSON,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print a subscription's messages, one JSON object per line, and ack them. Ends after a second without messages.
+    """Print a subscription's messages, one JSON object per line, and ack them. The command ends after a second without
+    messages.
 
-    With --payloads, a file appears only after its SHA-256 was verified. If a payload is damaged or missing, the command
-    fails and does not ack the message. If no broker answers, the command retries for half a minute.
-    """
+    With --payloads, a file appears only after its SHA-256 is verified. If a payload is damaged or missing, the command
+    fails without acking the message. If no broker answers, the command retries for half a minute."""
     if nack and no_ack:
-        raise typer.BadParameter("give one of --nack and --no-ack", param_hint="--nack")
+        raise typer.BadParameter("use either --nack or --no-ack", param_hint="--nack")
     if mode not in (None, *MODES):
-        raise typer.BadParameter(f"{mode!r} is none of {', '.join(MODES)}", param_hint="--mode")
+        raise typer.BadParameter(f"{mode!r} must be one of {', '.join(MODES)}", param_hint="--mode")
     with ExitStack() as stack:
         client = stack.enter_context(connect(url, Outage()))
         batch, deadline_s = (min(max or 500, 500), 30.0) if payloads is None else (1, _DOWNLOAD_S)
@@ -128,7 +131,7 @@ def pull(
 
 
 def _is_new(client: "Client", topic: str, subscription: str) -> bool:
-    """Returns whether a subscription is not there yet, as far as the caller may know."""
+    """Returns whether a subscription does not exist yet, as far as the caller may know."""
     try:
         client.subscription(topic, subscription)
     except (SubscriptionNotFound, TopicNotFound):
@@ -140,18 +143,18 @@ def _is_new(client: "Client", topic: str, subscription: str) -> bool:
 
 def _tell_begin(topic: str, subscription: str) -> None:
     typer.echo(
-        f"subscription {subscription} of topic {topic} is new and starts at the end of the topic: it gets only "
-        "messages published from now on; with --start earliest, a new subscription starts at the first message",
+        f"subscription {subscription} of topic {topic} is new, and receives only messages published from now on; "
+        "with --start earliest, a new subscription starts at the first message",
         err=True,
     )
 
 
 def _tell_nothing(topic: str, subscription: str, start: str, is_new: bool) -> None:
-    """Says why nothing was printed, if that is not the whole truth about the topic."""
+    """Explains why nothing was printed, if the topic may still have messages."""
     if is_new and start == "latest":
         _tell_begin(topic, subscription)
     elif not is_new and start != "latest":
-        typer.echo(f"subscription {subscription} exists already; --start applies only to a new one", err=True)
+        typer.echo(f"subscription {subscription} already exists; --start applies only to a new subscription", err=True)
     else:
         return
     typer.echo(f"to move the subscription: seaweedq subscription seek {topic} {subscription} --to earliest", err=True)
@@ -160,7 +163,7 @@ def _tell_nothing(topic: str, subscription: str, start: str, is_new: bool) -> No
 def _downloaded(
     messages: Iterator["Message"], folder: Path, output: str, stack: ExitStack
 ) -> Iterator[tuple["Message", bytes]]:
-    """Yields each message once its payload is downloaded; the file's name has nothing that a publisher chose."""
+    """Yields each message once its payload is downloaded. The file name contains no text that a publisher chose."""
     import msgspec
 
     from seaweedq.cli.publish import show, transfer_bar

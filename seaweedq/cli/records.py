@@ -24,11 +24,10 @@ _BEGINS, _GOES_ON = b"\n", b"x"
 
 
 class QuotedFile(io.RawIOBase):
-    """A file of CSV that is read from its start. `open` says whether a quote is open at the place that was read last.
+    """A CSV file that is read from its start. `open` tells whether a quote is open at the position read so far.
 
-    A quote that closes a value of several lines, and has more text behind it, is one that opens a value further on:
-    the value before was never closed. The file ends there, with its quote open.
-    """
+    If more text follows the closing quote of a value with several lines, the quote really opens a later value, and the
+    earlier value was never closed. The file then ends there, with an open quote."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._state = file, b""
@@ -66,11 +65,11 @@ _text, _value = msgspec.json.Decoder(msgspec.Raw), msgspec.json.Decoder()
 
 
 class BadRecord(Exception):
-    """Raised with the reason for which a record is no message."""
+    """A record is not a valid message; the text is the reason."""
 
 
 class InputFormat(StrEnum):
-    """The format of a file of records."""
+    """The format of a record file."""
 
     NDJSON = "ndjson"
     CSV = "csv"
@@ -78,19 +77,18 @@ class InputFormat(StrEnum):
 
 
 def format_of(path: Path | None) -> InputFormat:
-    """Returns the format of the file's suffix; NDJSON for any other suffix, and for stdin."""
+    """Returns the format that a file's suffix means; NDJSON for other suffixes, and for stdin."""
     suffix = path.suffix.lower().lstrip(".") if path else ""
     return InputFormat(suffix) if suffix in list(InputFormat) else InputFormat.NDJSON
 
 
 def records(file: BinaryIO, format: InputFormat) -> Iterator[tuple[int, Any]]:
-    """Yields the values of a file, each with its place: the number of its line or row, from 1.
+    """Yields the values of a file with their line or row numbers, from 1.
 
-    The values are JSON texts (msgspec.Raw) of NDJSON, not checked yet, and objects of rows of CSV and Parquet. CSV has
-    a header, and its types are inferred; a row without its number of columns, or with a text that is not UTF-8, is a
-    BadRecord. A byte order mark at the start is no part of a record. Raises UnreadableBody for a file of another
-    format, and for CSV with a quote that is not closed, instead of the row in which it is.
-    """
+    NDJSON yields unchecked JSON texts (msgspec.Raw); CSV and Parquet yield an object per row. CSV needs a header, and
+    column types are inferred. A row with the wrong number of columns, or with text that is not UTF-8, yields a
+    BadRecord. A byte order mark at the start is ignored. Raises UnreadableBody for a file in another format, and for
+    the CSV row in which a quote is not closed."""
     if format is InputFormat.NDJSON:
         return _lines(file)
     malformed: deque[tuple[int, BadRecord]] = deque()
@@ -98,7 +96,8 @@ def records(file: BinaryIO, format: InputFormat) -> Iterator[tuple[int, Any]]:
 
 
 def checked(record: Any) -> Any:
-    """Returns a record whose line is one JSON text, or whose row has all columns, as it is. Raises BadRecord."""
+    """Returns a record unchanged if its line is one JSON text, or its row has all columns. Raises BadRecord
+    otherwise."""
     if isinstance(record, BadRecord):
         raise record
     if isinstance(record, msgspec.Raw):
@@ -107,10 +106,12 @@ def checked(record: Any) -> Any:
 
 
 def envelope(line: msgspec.Raw) -> dict[str, Any]:
-    """Returns the arguments of `send` for a line that is a whole message. Raises BadRecord."""
+    """Converts a line that is a whole message to the arguments of `send`. Raises BadRecord."""
     found = _decode(_value, line)
     if not isinstance(found, dict) or "value" not in found or not found.keys() <= _ENVELOPE:
-        raise BadRecord(f"not a message: it must be an object with value, and only {', '.join(sorted(_ENVELOPE))}")
+        raise BadRecord(
+            f"not a message: the line must be an object with value, and only {', '.join(sorted(_ENVELOPE))}"
+        )
     if isinstance(lifetime := found.get("expires_in_s"), str):
         try:
             found["expires_in_s"] = seconds_of(lifetime)
@@ -120,8 +121,8 @@ def envelope(line: msgspec.Raw) -> dict[str, Any]:
 
 
 def key_of(record: Any, field: str) -> str | None:
-    """Returns the key in a record's field: a string, or a number's JSON text; None if missing or null. Raises
-    BadRecord."""
+    """Returns the key in a record's field: a string, or the JSON text of a number. Returns None if the field is missing
+    or null. Raises BadRecord."""
     found = _decode(_value, record) if isinstance(record, msgspec.Raw) else record
     key = found.get(field) if isinstance(found, dict) else None
     if isinstance(key, dict | list):
@@ -139,7 +140,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], line: msgspec.Raw) -> Any:
 
 
 def _where(line: msgspec.Raw) -> str:
-    """Returns the column of the first token that is not JSON; msgspec names the byte at which it gave up."""
+    """Returns the column of the first token that is not JSON; msgspec reports the byte at which it stopped."""
     try:
         json.loads(bytes(line).decode())  # of bytes it would take a byte order mark, and UTF-16
     except ValueError as error:
@@ -155,8 +156,8 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, msgspec.Raw]]:
 
 
 def _rows(file: BinaryIO, format: InputFormat, malformed: deque[tuple[int, BadRecord]]) -> Iterator[Any]:
-    """Yields the rows that have all columns, and appends the others with their numbers, at the latest before the row
-    behind them."""
+    """Yields the rows that have all columns. Appends the other rows with their numbers before the next valid row is
+    yielded."""
     with needs("arrow", f"reading {format.value}"):
         import pyarrow as pa
         from pyarrow import parquet
@@ -173,8 +174,8 @@ def _rows(file: BinaryIO, format: InputFormat, malformed: deque[tuple[int, BadRe
 
 
 def _rows_of_csv(file: BinaryIO, malformed: deque[tuple[int, BadRecord]]) -> Iterator[Any]:
-    """Yields the rows of CSV, the last one when all quotes are closed: for pyarrow the end of the file closes an open
-    quote, so that the last row would hold all that follows the quote."""
+    """Yields the rows of a CSV file. The last row is yielded only if all quotes are closed, because pyarrow lets the
+    end of the file close an open quote: the last row would then contain everything after that quote."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -183,7 +184,7 @@ def _rows_of_csv(file: BinaryIO, malformed: deque[tuple[int, BadRecord]]) -> Ite
     def skip(row: csv.InvalidRow) -> str:
         nonlocal count
         count += 1
-        reason = f"not a row of {row.expected_columns} columns: it has {row.actual_columns}"
+        reason = f"the row has {row.actual_columns} columns instead of {row.expected_columns}"
         malformed.append((row.number - 1, BadRecord(reason)))  # pyarrow counts the header
         return "skip"
 
@@ -209,11 +210,12 @@ def _rows_of_csv(file: BinaryIO, malformed: deque[tuple[int, BadRecord]]) -> Ite
 
 
 def _not_closed(where: str) -> UnreadableBody:
-    return UnreadableBody(f"the file cannot be read as csv: a quote in {where}")
+    return UnreadableBody(f"the file cannot be read as csv: the quote in {where}")
 
 
 def _rows_of(batch: "pa.RecordBatch") -> list[Any]:
-    """Returns the rows of a batch as objects; one whose text is not UTF-8 as a BadRecord. Raises UnreadableBody."""
+    """Returns the rows of a batch as objects; a row with text that is not UTF-8 becomes a BadRecord. Raises
+    UnreadableBody."""
     import pyarrow as pa
 
     try:
@@ -221,7 +223,7 @@ def _rows_of(batch: "pa.RecordBatch") -> list[Any]:
     except UnicodeDecodeError:
         raise UnreadableBody("the name of a column is not UTF-8") from None
     if twice := sorted({name for name in names if names.count(name) > 1}):  # a value can have only one of them
-        raise UnreadableBody(f"the file has several columns with the name {twice[0]!r}; each must have its own")
+        raise UnreadableBody(f"the file has several columns with the name {twice[0]!r}; column names must be unique")
     wrong = [name for name, column in zip(names, batch.columns, strict=True) if not _is_utf_8(column)]
     for name in wrong:
         place = names.index(name)
@@ -241,7 +243,7 @@ def _is_utf_8(column: "pa.Array") -> bool:
 
 
 def _decoded(row: dict[str, Any], names: list[str]) -> dict[str, Any] | BadRecord:
-    """Returns a row with the bytes of some columns as texts."""
+    """Decodes the bytes in some columns of a row as text."""
     for name in names:
         try:
             row[name] = None if row[name] is None else row[name].decode()

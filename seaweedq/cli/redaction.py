@@ -1,4 +1,5 @@
-"""Takes secrets out of texts: known ones, and all text that looks like one. It rather takes too much."""
+"""Removes secrets from text: known secrets, and everything that looks like a secret. It removes too much rather than
+too little."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +15,7 @@ _NOTHING = ('""', "''", "null", "None", "true", "false")
 
 
 def _taken(found: re.Match[str]) -> str:
-    """Returns a name with a value that tells nothing; JSON stays JSON."""
+    """Replaces the value after a name. JSON stays valid JSON."""
     name, value = found.groups()
     quote = value[:1] if value[:1] in ("'", '"') else '"' if '"' in name else ""
     return found[0] if value in _NOTHING else f"{name}{quote}{_TAKEN}{quote}"
@@ -37,12 +38,12 @@ _SECRET_NAME = re.compile("SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|_KEY|_DSN")
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
-    """Returns the values of variables whose names say that they are secret."""
+    """Returns the values of variables whose names mark them as secret."""
     return [value for name, value in environment.items() if _SECRET_NAME.search(name) and not name.endswith("_FILE")]
 
 
 class Redactor:
-    """Takes these secrets, and all text that looks like one, out of texts."""
+    """Removes these secrets, and text that looks like a secret."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         pieces = {piece.strip() for one in secrets for piece in (one, *one.split(","), *one.splitlines())}
@@ -50,7 +51,7 @@ class Redactor:
         self._known = re.compile("|".join(map(re.escape, known))) if known else None
 
     def text(self, text: str) -> str:
-        """Returns the text without them."""
+        """Returns the text without secrets."""
         if self._known:
             text = self._known.sub(_TAKEN, text)
         for pattern, taken in _PATTERNS:

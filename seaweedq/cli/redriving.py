@@ -1,15 +1,14 @@
-"""Publishing dead letters again, as an idempotent producer: no repeat doubles letters that a run before has published.
+"""Republishes dead letters as an idempotent producer, so that a repeated run publishes no letter twice.
 
-The letters of a segment come in the order of their offsets, and are published one by one, each with its offset as the
-sequence of a producer that is named after topic, subscription, its last seek, and the segment. So a sequence that is
-not above the newest one was published before, since the last seek: a letter that a seek brings again is published
-again. If a letter counts as published, the subscription may have been sought after the name was made: then the name is
-made anew, and the letter is published under that one. Brokers remember a producer for a day.
+The letters of a segment arrive in offset order and are published one by one. The producer is named after the topic, the
+subscription, its last seek and the segment, and a letter's offset is its sequence. So a sequence that is not above the
+newest one was already published since the last seek, while a letter that a seek delivers again is published again. If a
+letter seems to be published already, the subscription may have been moved by a seek after the producer was named: the
+name is then computed again, and the letter is published under the new name. Brokers remember a producer for a day.
 
-A run goes on until no letter is left or `most` are done. Letters that an earlier run had leased when it was killed come
-once those leases have ended: the run waits for that, for as long as a lease lasts, and says so. Letters that another
-consumer holds for longer are counted, and told at the end.
-"""
+A run continues until no letter is left, or `most` are republished. Letters that a killed run had leased are redelivered
+when those leases end; the run says so, and waits for as long as a lease lasts. Letters that another consumer holds for
+longer are counted and reported at the end."""
 
 import hashlib
 import random
@@ -40,7 +39,8 @@ PREFIX = "dead-letter-"
 
 
 class Redriver:
-    """Publishes the letters of one topic to those that they came from, as its `subscription` brings them."""
+    """Republishes the letters of a dead-letter topic, as `subscription` delivers them, to the topics that they came
+    from."""
 
     def __init__(self, client: "Client", url: str, topic: str, subscription: str) -> None:
         self.topic = topic
@@ -54,8 +54,8 @@ class Redriver:
         )
 
     def redrive(self, letter: "Message") -> Literal["published", "there"] | None:
-        """Publishes a letter, unless that was done. Returns None for a message that is no letter. Raises TopicNotFound
-        and the errors of a publish."""
+        """Republishes a letter unless an earlier run did. Returns None for a message that is not a dead letter. Raises
+        TopicNotFound and the errors of a publish."""
         source = letter.headers.get(f"{PREFIX}topic")
         if source is None:
             return None
@@ -69,7 +69,7 @@ class Redriver:
         return outcome
 
     def _renamed(self) -> str:
-        """Returns the producer's name, which is another one after each seek."""
+        """Returns the producer's name, which changes with each seek."""
         epoch = self._client.subscription(self.topic, self.subscription).get("seek_epoch", 0)
         of = "\0".join((self.topic, self.subscription, str(epoch)))
         self._name = hashlib.sha256(of.encode()).hexdigest()[:16]
@@ -88,7 +88,7 @@ class Redriver:
         return "there" if decode_published(reply.body).duplicate else "published"
 
     def _check_there(self, source: str, letter: "Message") -> None:
-        """Raises TopicNotFound; a publish might create the topic, in another format than it had."""
+        """Raises TopicNotFound if the topic does not exist, because a publish might create it in another format."""
         if source in self._there:
             return
         try:
@@ -103,7 +103,7 @@ class Redriver:
         self._transport.close()
 
     def _content(self, source: str, letter: "Message", headers: Mapping[str, str]) -> bytes:
-        """Returns the message as it was; its payload is uploaded to the topic again."""
+        """Returns the original message. Its payload is uploaded to the original topic again."""
         given = dict(headers) or None
         if letter.reference is None:
             value = letter.raw if self._is_bytes else msgspec.Raw(letter.raw)
@@ -123,8 +123,8 @@ MARGIN_S = 2.0  # beyond the deadline of a lease, until its messages come again
 
 
 class RedriveRun:
-    """Counts letters that are `done` now, were published `again` before, and messages that are `left`, which are no
-    letters. `held` letters are with others at the end."""
+    """Counts the letters that this run republished (`done`), that an earlier run had published (`again`), and that
+    other consumers hold at the end (`held`), and the messages that are not letters (`left`)."""
 
     def __init__(
         self, client: "Client", redriving: Redriver, most: int | None, progress: Callable[[int], None], consumer: str
@@ -136,7 +136,7 @@ class RedriveRun:
         self._waited_s = 0.0
 
     def run(self) -> None:
-        """Publishes letters. Raises the errors of a publish."""
+        """Republishes letters. Raises the errors of a publish."""
         try:
             while self._publish_all() and self._may_come_again():
                 pass
@@ -145,8 +145,7 @@ class RedriveRun:
                 message.nack(0)
 
     def _publish_all(self) -> bool:
-        """Publishes letters that come within a second of the one before. Returns False if that is all that was asked
-        for."""
+        """Republishes letters until a second passes without any. Returns False if the requested number is reached."""
         pulled = min(self._most or PAGE, PAGE)
         named: dict[str, Any] = {"max_messages": pulled, "mode": "ordered", "consumer": self._consumer}
         topic, subscription = self._redriving.topic, self._redriving.subscription
@@ -165,7 +164,9 @@ class RedriveRun:
             return
         outcome = self._redriving.redrive(message)
         if outcome is None:
-            complain(f"skipped message {message.id}: it is not a dead letter, as it has no header dead-letter-topic")
+            complain(
+                f"skipped message {message.id}: it is not a dead letter, because it has no header dead-letter-topic"
+            )
             self.left[message.id] = message
             return
         message.ack()
@@ -173,7 +174,7 @@ class RedriveRun:
         self._progress(self.done)
 
     def _may_come_again(self) -> bool:
-        """Tells whether letters that others hold come within the deadline of a lease."""
+        """Returns whether letters that other consumers hold are delivered within the length of a lease."""
         shown = self._client.subscription(self._redriving.topic, self._redriving.subscription)
         lag = shown["lag_total"]
         self.held = max(0, lag["in_flight"] + lag["delayed"] - len(self.left))
@@ -182,6 +183,6 @@ class RedriveRun:
         longest_s = shown["ack_deadline_s"] + MARGIN_S
         if not self._waited_s:
             leased = f"{counted(self.held, 'letter')} {'is' if self.held == 1 else 'are'} leased"
-            complain(f"{leased}, perhaps by a run that ended; waiting up to {longest_s:g} s")
+            complain(f"{leased}, perhaps by a run that was killed; waiting up to {longest_s:g} s")
         self._waited_s += IDLE_S
         return bool(self._waited_s < longest_s)

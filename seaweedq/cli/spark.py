@@ -1,8 +1,7 @@
-"""`seaweedq spark`: jobs over topics, run by Spark. The jobs are in seaweedq/spark/jobs; this shows their progress, and
-says how they ended.
+"""`seaweedq spark`: runs Spark jobs over topics. The jobs are in seaweedq/spark/jobs; this module shows their progress
+and result.
 
-The progress is that of the stages that run: tasks done, of those that are known. A thread asks Spark for it.
-"""
+A thread asks Spark for the progress: the finished tasks out of all known tasks in the running stages."""
 
 import json
 import sys
@@ -51,7 +50,7 @@ Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", 
 
 
 def _json_object(text: str) -> dict[str, Any]:
-    """Parses a JSON object. Raises BadParameter without the text, which may have a secret."""
+    """Parses a JSON object. Raises BadParameter, without the text because it may contain a secret."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -64,29 +63,29 @@ def _json_object(text: str) -> dict[str, Any]:
 StorageOptions = Annotated[
     dict[str, Any] | None,
     typer.Option(
-        metavar="JSON", parser=_json_object, help="fsspec options for reading the files; by default those of boto."
+        metavar="JSON",
+        parser=_json_object,
+        help="fsspec options for reading the files; by default boto's credentials and region.",
     ),
 ]
 To = Annotated[
     str,
     typer.Option(
         metavar="DIR",
-        help="Folder for the generations: a path that the driver and all executors see, or s3a://BUCKET/FOLDER.",
+        help="Folder for the generations: a path that the driver and all executors can access, or s3a://BUCKET/FOLDER.",
     ),
 ]
 PartitionBy = Annotated[
     str, typer.Option(metavar="COLUMNS", help="Comma-separated columns whose values become subfolders.")
 ]
 Sort = Annotated[str, typer.Option(metavar="COLUMNS", help="Comma-separated columns by which to sort each file.")]
-Keep = Annotated[
-    float, duration("How long to keep superseded files, and files that a killed job left behind.", least=0)
-]
+Keep = Annotated[float, duration("How long to keep files of older generations and of killed jobs.", least=0)]
 
 
 @contextmanager
 def running(job: str, master: str | None, conf: Sequence[str] | None, url: str) -> Iterator["SparkSession"]:
-    """Yields a session, and shows its progress meanwhile if stderr is a terminal. An error of Spark is one line, and
-    ends the command with 1; of a failure Spark's own log stays. Raises BadParameter, MissingExtra."""
+    """Yields a Spark session, and shows its progress if stderr is a terminal. A Spark error prints one line, and ends
+    the command with exit code 1; Spark's own log is kept after a failure. Raises BadParameter, MissingExtra."""
     export_files(url)
     settings = dict(_setting(one) for one in conf or ())
     with needs("spark", f"seaweedq spark {job}"):
@@ -103,7 +102,7 @@ def running(job: str, master: str | None, conf: Sequence[str] | None, url: str) 
         raise
     except Exception as error:  # of Spark, whose classes have no common one
         is_kept = log.stat().st_size > 0
-        complain(cause_of(error) + (f"; Spark's own log is {log}" if is_kept else ""))
+        complain(cause_of(error) + (f"; for details, see Spark's log {log}" if is_kept else ""))
         raise typer.Exit(1) from None
     finally:
         if not is_kept:
@@ -164,13 +163,11 @@ def audit(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Audit a topic's files like `seaweedq verify`, but in parallel: gaps, duplicates, order, checksums, hash ranges,
-    seals and successors.
+    """Audit a topic's files in parallel: gaps, duplicates, order, checksums, hash ranges, seals and successors.
 
-    Compares the files with the segments that the broker at --url lists. Does not ask the broker for rows, and does not
-    check payloads. Exit code 0: sound. 1: there are findings, or the audit failed. 2: wrong usage, or Spark cannot run
-    here.
-    """
+    The command compares the files with the segment list of the broker at --url. Unlike `seaweedq verify`, it does not
+    compare rows with the broker's answers, and does not check payloads. Exit code 0: sound. 1: there are findings, or
+    the audit failed. 2: wrong usage, or Spark cannot run here."""
     source = context.get_parameter_source("url")
     asked = store is None or (source is not None and source.name == "COMMANDLINE")
     with running("audit", master, conf, url) as spark:
@@ -216,32 +213,35 @@ def _facts(topic: str, done: "AuditedTopic") -> dict[str, Any]:
 @app.command(epilog=REPLAY)
 def replay(
     topic: Topic,
-    into: Annotated[str, typer.Option(metavar="TOPIC", help="Topic to publish the rows to; it must exist.")],
+    into: Annotated[str, typer.Option(metavar="TOPIC", help="Existing topic to publish the rows to.")],
     checkpoint: Annotated[
-        str, typer.Option(metavar="DIR", help="Folder, or its URL, in which the replay keeps its progress.")
+        str, typer.Option(metavar="DIR", help="Path or URL of the folder in which the replay stores its progress.")
     ],
     where: Annotated[
-        str, typer.Option(metavar="SQL", help="Spark SQL condition on the columns of the topic's files.")
+        str,
+        typer.Option(
+            metavar="SQL",
+            help="Replay only rows that meet this Spark SQL condition on the columns of the topic's files.",
+        ),
     ] = "true",
     skip_references: Annotated[
-        bool, typer.Option("--skip-references", help="Leave out rows whose payload is a reference, and count them.")
+        bool,
+        typer.Option("--skip-references", help="Leave out, and count, rows whose payload is published by reference."),
     ] = False,
-    batch_rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows to read for a batch.")] = 1_000_000,
+    batch_rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows per batch.")] = 1_000_000,
     storage_options: StorageOptions = None,
     master: Master = None,
     conf: Conf = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Publish a topic's rows, or those that meet a condition, to another topic, each exactly once.
+    """Publish a topic's rows, or the rows that meet a condition, to another topic, each exactly once.
 
-    Stops at the offsets at which the topic's segments ended when the replay began. To continue a replay, even after a
-    crash, run it again with the same checkpoint: no row is published twice. Messages keep their keys, timestamps,
-    headers and expiry; expired messages are left out. Exit code 0: done. 1: failure. 2: wrong usage, or Spark cannot
-    run here.
-    """
+    The replay ends where the topic's segments ended when it began. To continue a replay, even after a crash, run the
+    command again with the same checkpoint: no row is published twice. Messages keep their keys, timestamps, headers and
+    expiry; expired messages are left out. Exit code 0: done. 1: failure. 2: wrong usage, or Spark cannot run here."""
     if into == topic:
-        raise typer.BadParameter(f"{into!r} is the topic itself; a replay needs another topic", param_hint="--into")
+        raise typer.BadParameter(f"{into!r} is the source topic; choose another topic", param_hint="--into")
     if "://" not in checkpoint:
         checkpoint = str(_folder(Path(checkpoint)))
     with running("replay", master, conf, url) as spark:
@@ -260,7 +260,7 @@ def replay(
 
 
 def _folder(path: Path) -> Path:
-    """Makes a folder, and returns it absolute. Raises BadParameter if it cannot be written."""
+    """Creates a folder, and returns its absolute path. Raises BadParameter if the folder cannot be written."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
@@ -285,12 +285,12 @@ def export(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Export a topic to Parquet files. Each run adds the messages that are new since the last run, each exactly once.
+    """Export a topic to Parquet files. Each run adds the messages that are new since the previous run, each exactly
+    once.
 
     Read the files with `seaweedq.spark.read_generation`. Exit code 0: rows were added, or nothing was new. 1: the
-    export failed, another job was faster, or retention deleted rows before they were exported; the folder is unchanged.
-    2: wrong usage, or Spark cannot run here.
-    """
+    export failed, a concurrent job was faster, or retention deleted rows before they were exported; the folder is
+    unchanged. 2: wrong usage, or Spark cannot run here."""
     with running("export", master, conf, url) as spark, _usable():
         from seaweedq.spark.jobs.export import export as exported
 
@@ -304,7 +304,10 @@ def compact(
     topic: Topic,
     to: To,
     key: Annotated[
-        str, typer.Option(metavar="COLUMNS", help="Key columns. Columns other than _key need --order-by.")
+        str,
+        typer.Option(
+            metavar="COLUMNS", help="Key columns, comma-separated. Columns other than _key require --order-by."
+        ),
     ] = "_key",
     order_by: Annotated[
         str, typer.Option(metavar="COLUMNS", help="Columns that order the rows of a key; offsets break ties.")
@@ -323,10 +326,9 @@ def compact(
 ) -> None:
     """Write the newest message of each key to Parquet files, as a complete new generation.
 
-    A key is left out if its newest message is a tombstone (null), has expired, or meets --deleted-where; messages
-    without a key are only counted. Read the files with `seaweedq.spark.read_generation`. The exit codes are the same as
-    for `export`.
-    """
+    A key is left out if its newest message is a tombstone (null), has expired, or meets --deleted-where. Messages
+    without a key are only counted. Read the files with `seaweedq.spark.read_generation`. The exit codes are those of
+    `spark export`."""
     with running("compact", master, conf, url) as spark, _usable():
         from seaweedq.spark.jobs.compact import Rules
         from seaweedq.spark.jobs.compact import compact as compacted
@@ -339,7 +341,7 @@ def compact(
 
 @contextmanager
 def _usable() -> Iterator[None]:
-    """Turns what a job cannot be asked for into an error of usage."""
+    """Turns a job's ValueError into a usage error."""
     try:
         yield
     except ValueError as error:
@@ -361,14 +363,16 @@ def _say_added(added: "Added", output: str) -> None:
         say_json(asdict(added))
         return
     for lost in added.lost:
-        complain(f"skipped, because retention deleted it before it was exported: {lost}")
+        complain(f"skipped rows that retention deleted before they were exported: {lost}")
     if added.generation is None:
         say(printable(f"topic {added.topic}: nothing is new; {added.to} is unchanged"))
         return
-    text = f"topic {added.topic}: {counted(added.rows, 'row')} of {added.read:,} read are generation {added.generation}"
+    text = (
+        f"topic {added.topic}: {counted(added.rows, 'row')} of {added.read:,} read are in generation {added.generation}"
+    )
     text += f" of {added.to}"
     if added.without_key:
         text += f"; {counted(added.without_key, 'message')} had no key"
     if added.removed:
-        text += f"; removed {counted(len(added.removed), 'name')} that are no longer needed"
+        text += f"; removed {counted(len(added.removed), 'file')} that are no longer needed"
     say(printable(text))

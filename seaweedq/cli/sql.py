@@ -1,10 +1,9 @@
 """`seaweedq sql`: runs SQL over topics, complete to the last acknowledged message.
 
-The rows that a statement finds are a table for people, or CSV, JSON or Parquet, which DuckDB writes itself. Neither
-holds the whole result: a table shows its first rows alone, and the others are written as they come. To stdout they go
-through a named pipe, since DuckDB writes to paths. JSON has no NaN and no infinity: such floats become null, as they do
-in messages; DuckDB would write them as they are, and no strict reader accepts that.
-"""
+The result of a statement is a table for people, or CSV, JSON or Parquet, which DuckDB itself writes. The whole result
+is never in memory: a table shows only the first rows, and the other formats are written row by row. Output to stdout
+passes through a named pipe, because DuckDB writes to paths. NaN and infinity become null in JSON, as in messages,
+because strict JSON readers do not accept them."""
 
 import os
 import shutil
@@ -44,7 +43,8 @@ _NESTED = ("list", "array", "struct", "map")
 
 
 def finite(connection: "duckdb.DuckDBPyConnection", statement: str) -> str:
-    """Returns the statement with null for each float that is not finite; as it is if it finds no floats."""
+    """Returns the statement with null for each float that is not finite, or the unchanged statement if its result has
+    no floats."""
     columns = connection.execute(f"SELECT * FROM ({statement}\n) LIMIT 0").description or []
     if not any(_holds_floats(kind) for _, kind, *_ in columns):
         return statement
@@ -64,7 +64,7 @@ def _holds_floats(kind: Any) -> bool:
 
 
 def _finite(value: str, kind: Any, depth: int = 0) -> str:
-    """Returns the expression of a value without NaN and infinity."""
+    """Returns an expression that replaces NaN and infinity in a value by null."""
     if not _holds_floats(kind):
         return value
     if kind.id in _FLOATS:
@@ -93,8 +93,8 @@ _NUMBERS = ("INT", "DOUBLE", "FLOAT", "DECIMAL")
 
 
 def interruptible(connection: "duckdb.DuckDBPyConnection", work: Callable[[], R]) -> R:
-    """Returns what `work` does with the connection, in a thread: amid a call of DuckDB a signal would wait for its end.
-    An interrupt ends the statement."""
+    """Runs `work` with the connection in a thread, because a signal would wait until a DuckDB call ends. An interrupt
+    ends the statement."""
     with ThreadPoolExecutor(1) as thread:
         working = thread.submit(work)
         try:
@@ -107,7 +107,7 @@ def interruptible(connection: "duckdb.DuckDBPyConnection", work: Callable[[], R]
 
 
 class FirstRows(NamedTuple):
-    """The first rows that a statement finds, and whether there are more."""
+    """The first rows of a result, and whether there are more."""
 
     head: list[Column]
     rows: list[list[str]]
@@ -115,8 +115,8 @@ class FirstRows(NamedTuple):
 
 
 def table(connection: "duckdb.DuckDBPyConnection", statement: str, most: int) -> FirstRows:
-    """Returns the first rows. DuckDB makes the texts: for a time of Python's it needs pytz, which no extra has, and
-    Python has none for `infinity`."""
+    """Returns the first rows. DuckDB formats the values as text, because Python times would need pytz, which no extra
+    includes, and Python has no time for `infinity`."""
     import duckdb
 
     try:
@@ -133,7 +133,7 @@ def table(connection: "duckdb.DuckDBPyConnection", statement: str, most: int) ->
 
 
 def write(connection: "duckdb.DuckDBPyConnection", statement: str, format: str, path: Path) -> None:
-    """Writes all rows to a file, which is there only when it is whole."""
+    """Writes all rows to a file, which appears only when it is complete."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         connection.execute(_copy(connection, statement, format, draft))
@@ -143,7 +143,7 @@ def write(connection: "duckdb.DuckDBPyConnection", statement: str, format: str, 
 
 
 def stream(connection: "duckdb.DuckDBPyConnection", statement: str, format: str) -> None:
-    """Writes all rows to stdout. Raises OSError if stdout takes no more."""
+    """Writes all rows to stdout. Raises OSError if stdout is closed."""
     import duckdb
 
     with tempfile.TemporaryDirectory(prefix="seaweedq-sql-") as folder:
@@ -171,7 +171,7 @@ class _PipeCopier(threading.Thread):
         self.failure: OSError | None = None
 
     def run(self) -> None:
-        """Copies until the writer closes the pipe, or stdout takes no more."""
+        """Copies until the writer closes the pipe, or stdout is closed."""
         with self._pipe.open("rb") as source:
             try:
                 shutil.copyfileobj(source, sys.stdout.buffer)
@@ -180,7 +180,8 @@ class _PipeCopier(threading.Thread):
                 self.failure = error
 
     def end(self) -> None:
-        """Waits until all is copied; if DuckDB never opened the pipe, opens it in its place."""
+        """Waits until everything is copied. If DuckDB never opened the pipe, opens it instead, so that the copying
+        ends."""
         os.close(os.open(self._pipe, os.O_RDWR))
         self.join()
 
@@ -206,7 +207,7 @@ PLANS = 3  # retention may take files between a plan and its read
 
 
 def sql(
-    statement: Annotated[str, typer.Argument(help="One statement of DuckDB's SQL; - reads it from stdin.")],
+    statement: Annotated[str, typer.Argument(help="One statement in DuckDB's SQL; - reads it from stdin.")],
     output: Annotated[str | None, output_option(FORMATS, _ABOUT_OUTPUT)] = None,
     output_file: Annotated[
         Path | None, typer.Option("--output-file", metavar="FILE", help="Write to this file instead of stdout.")
@@ -227,15 +228,14 @@ def sql(
     ] = "",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Run SQL over topics. Each topic is a view, complete up to the last acknowledged message.
+    """Run SQL over topics. Each topic is a view that includes every message acknowledged so far.
 
-    Put names with dots or dashes in double quotes. If DuckDB has its own table of that name, write `topics.NAME`. If
-    topic names differ only in case, a statement reads the topic whose name it spells exactly.
+    Put names with dots or dashes in double quotes. If DuckDB has its own table with that name, write `topics.NAME`. If
+    topic names differ only in case, spell the name exactly.
 
-    DuckDB reads the store's Parquet files itself, so this machine must be able to reach them. S3 requires your own AWS
+    DuckDB reads the Parquet files in the store, so this machine needs access to them; for S3, that means AWS
     credentials and the extra `s3`. Messages that are not in a file yet come from the brokers. JSON output has null for
-    NaN and infinity.
-    """
+    NaN and infinity."""
     kind = _format(output, output_file, watch)
     text = _of_stdin() if statement == "-" else statement
     # Arrow would import numpy, which takes as long as all of DuckDB.
@@ -262,11 +262,11 @@ def _of_stdin() -> str:
 
 
 def _format(named: str | None, file: Path | None, watch: bool) -> str:
-    """Returns the format that was named, or that of the file's suffix."""
+    """Returns the given format, or the format of the file's suffix."""
     suffix = file.suffix.lstrip(".").lower().replace("ndjson", "json") if file else TABLE
     kind = named or suffix
     if file and kind not in FILES:
-        raise typer.BadParameter(f"a file is {', '.join(FILES)}, not {kind!r}", param_hint="--output")
+        raise typer.BadParameter(f"a file must be {', '.join(FILES)}, not {kind!r}", param_hint="--output")
     if file and not file.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {file.parent}", param_hint="--output-file")
     if watch and (kind not in (TABLE, WIDE) or file):
@@ -279,7 +279,7 @@ def _format(named: str | None, file: Path | None, watch: bool) -> str:
 
 
 def _repeated(database: Database, statement: str, act: Any) -> None:
-    """Acts, and acts again with a new plan if a file was gone before any of its rows were read."""
+    """Runs the statement, and runs it again with a new plan if a file disappeared before any of its rows were read."""
     import duckdb
 
     for left in reversed(range(PLANS)):
@@ -307,7 +307,7 @@ def _once(database: Database, statement: str, kind: str, file: Path | None, rows
             shown = interruptible(connection, lambda: table(connection, statement, rows))
             say_table(kind, shown.head, shown.rows)
             if shown.more:
-                complain(f"these are the first {rows:,} rows; --rows shows more, and -o csv shows all")
+                complain(f"only the first {rows:,} rows are shown; --rows shows more, and -o csv prints all")
 
 
 def _explain(database: Database, statement: str) -> None:
@@ -340,7 +340,7 @@ def _watch(database: Database, statement: str, rows: int, every_s: float, wide: 
 
 
 def repeat(database: Database, statement: str, rows: int, every_s: float, wide: bool) -> "Iterator[RenderableType]":
-    """Yields a table again and again, or an error after which it may go on."""
+    """Yields a fresh table repeatedly, or an error after which the command can continue."""
     from rich.console import Group
     from rich.text import Text
 

@@ -1,13 +1,13 @@
-"""A database in memory whose views are topics.
+"""An in-memory DuckDB database whose views are topics.
 
-Before each statement the topics that it names are planned anew and their tails fetched, so that it sees all that was
-acknowledged when it began. Tails are copied into DuckDB by pieces; it reads the files itself, within its memory limit,
-and spills to a folder that goes with it. Files on S3 are read by s3fs, with the credentials of the caller.
+Before each statement, the topics that the statement names are planned again and their tails are fetched, so the
+statement sees everything acknowledged when it began. Tails are copied into DuckDB piece by piece. DuckDB reads the
+files itself, within its memory limit, and spills to a temporary folder. Files on S3 are read by s3fs with the caller's
+credentials.
 
-A view has exactly the rows of one plan (`client.core.table`): whole files, parts of files by their offsets, and
-the table of the tail, without rows that had expired when it was planned. So a view is complete to the last acknowledged
-message of that moment, and no row is in it twice, whatever brokers flush meanwhile.
-"""
+A view has exactly the rows of one plan (`client.core.table`): whole files, ranges of offsets in files, and the tail,
+without rows that had expired when the plan was made. So a view includes every message acknowledged at that moment
+exactly once, whatever brokers flush in the meantime."""
 
 import os
 import random
@@ -31,17 +31,17 @@ _HIVE = "hive_partitioning = true, hive_types = {'segment': INTEGER}"
 
 
 def quoted(name: str) -> str:
-    """Returns a name as SQL takes it, whatever characters it has."""
+    """Quotes a name for SQL, whatever its characters."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """Returns a text as SQL takes it."""
+    """Quotes text for SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def view(read: "TableRead", root: str, tail: str) -> str:
-    """Returns the SELECT of a topic, given where its files are and the name of the table that has its tail."""
+    """Returns the SELECT for a topic, given the folder of its files and the table with its tail."""
     whole = [part for part in read.files if part.is_whole]
     selects = [f"SELECT * FROM {tail}"]
     if whole:
@@ -61,7 +61,7 @@ def _parquet(root: str, parts: Sequence["FilePart"]) -> str:
 
 
 def explained(read: "TableRead") -> Iterator[str]:
-    """Yields, line by line, where the rows of a topic come from."""
+    """Describes, line by line, where the rows of a topic come from."""
     rows = sum(part.end - part.start for part in read.files)
     size, tail = sum(part.file.bytes for part in read.files), sum(map(len, read.tail))
     whole = f"{counted(rows, 'row')} of {counted(len(read.files), 'file')} ({counted(size, 'byte')})"
@@ -70,11 +70,11 @@ def explained(read: "TableRead") -> Iterator[str]:
         some = "" if part.is_whole else f", of which offsets {part.start:,} to {part.end - 1:,}"
         count = part.file.next_offset - part.file.first_offset
         yield f"  {part.file.path}  {counted(count, 'row')}, {counted(part.file.bytes, 'byte')}{some}"
-    yield f"{read.topic}: {counted(tail, 'row')} of brokers, in no file yet"
+    yield f"{read.topic}: {counted(tail, 'row')} from brokers, not in files yet"
     for one in read.tail:
         yield f"  segment {one.segment}  offsets {one.start:,} to {one.end - 1:,}"
     if read.as_of:
-        yield f"{read.topic}: of these, rows whose _expires is {read.as_of.isoformat()} or before are left out"
+        yield f"{read.topic}: rows that expired at {read.as_of.isoformat()} or earlier are left out"
 
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ class Database:
         self.unknown: set[str] = set()  # names in the last statement that are no topics, and perhaps no tables either
 
     def single(self, text: str) -> str:
-        """Returns a text's only statement, without what ends it. Raises InvalidRequest for several, or none."""
+        """Returns the only statement of a text, without its terminator. Raises InvalidRequest for several statements,
+        or none."""
         import duckdb
 
         try:
@@ -121,7 +122,7 @@ class Database:
         return str(found[0].query).strip().rstrip(";")
 
     def planned(self, statement: str) -> "list[TableRead]":
-        """Returns the plans of the topics that a statement names. Raises InvalidRequest for one that is no SQL."""
+        """Returns the plans of the topics that a statement names. Raises InvalidRequest for invalid SQL."""
         from seaweedq.client.core.table import ReadOptions, plan_table
 
         wanted = ReadOptions(live=True, expired=self._expired)
@@ -131,8 +132,8 @@ class Database:
     def over(
         self, statement: str, tails: bool = True
     ) -> "Iterator[tuple[duckdb.DuckDBPyConnection, Sequence[TableRead]]]":
-        """Creates the views of the topics that a statement names, and yields where it runs, and their plans. Without
-        `tails` the views have no rows that are in no file."""
+        """Creates the views of the topics that a statement names. Yields the connection and the plans. Without `tails`,
+        the views contain only rows in files."""
         reads = self.planned(statement)
         try:
             for number, read in enumerate(reads):
@@ -150,8 +151,8 @@ class Database:
         return f"{_TOPICS}.{quoted(topic)}" if topic.lower() in self._own else quoted(topic)
 
     def _topics(self, statement: str) -> list[str]:
-        """Returns the topics that a statement names: those of these names, else those that differ by case alone, as SQL
-        knows no case. One that asks which tables there are names all."""
+        """Returns the topics that a statement names: exact names first, then names that differ only in case, because
+        SQL ignores case. A statement that lists tables names all topics."""
         import duckdb
 
         try:
@@ -167,8 +168,10 @@ class Database:
         return _distinct(found)
 
     def _all(self) -> list[str]:
-        """Returns all topics that can be views beside each other, and says once which cannot."""
-        taken = {name: f"DuckDB has a table of that name: FROM {_TOPICS}.{name} reads the topic" for name in self._own}
+        """Returns all topics that can be views at the same time, and reports once which cannot."""
+        taken = {
+            name: f"DuckDB has a table with that name; read the topic with FROM {_TOPICS}.{name}" for name in self._own
+        }
         topics = []
         for topic in self._listed():
             if reason := taken.get(topic.lower()):
@@ -188,15 +191,15 @@ class Database:
         return False
 
     def _listed(self, lower: set[str] | None = None) -> list[str]:
-        """Returns all topics, or those with these names in lower case."""
+        """Returns all topics, or the topics with these lower-case names."""
         from seaweedq.client.core.calls import pages
 
         known = [str(one["name"]) for one in self._transport.run(pages("/v1/topics", "topics"))]
         return [name for name in known if lower is None or name.lower() in lower]
 
     def _tail(self, name: str, read: "TableRead", filled: bool) -> str:
-        """Creates the table of a topic's rows that are in no file, and returns its name. Each range is Arrow only until
-        DuckDB has it."""
+        """Creates a table with the topic's rows that are not in files, and returns its name. Only one range at a time
+        is in memory as Arrow."""
         from seaweedq.client.core.attempts import Patience
         from seaweedq.client.core.table import tail_batches
 
@@ -218,7 +221,7 @@ class Database:
             self._connection.unregister("arrow")
 
     def _root(self, read: "TableRead") -> str:
-        """Returns the folder of a topic's files as DuckDB opens it."""
+        """Returns the folder of a topic's files, as DuckDB can open it."""
         scheme, _, path = read.folder.partition("://")
         if scheme == "file":
             return path
@@ -236,8 +239,8 @@ class Database:
         return read.folder
 
     def _told_endpoint(self, topic: str) -> str:
-        """Returns the URL of the store that brokers name, unless the environment has one: brokers may have another way
-        there."""
+        """Returns the store's URL from the environment, or else from the brokers, which may reach the store in another
+        way."""
         from seaweedq.client.core.calls import call, topic_path
 
         if any(os.environ.get(name) for name in _ENDPOINTS):
@@ -247,7 +250,7 @@ class Database:
 
 @contextmanager
 def opened(transport: "SyncTransport", memory: str, endpoint: str, expired: "Expired" = "skip") -> Iterator[Database]:
-    """Opens a database. Raises MissingExtra without DuckDB, BadParameter for a memory that is no size."""
+    """Opens a database. Raises MissingExtra without DuckDB, and BadParameter for an invalid memory size."""
     with needs("sql", "seaweedq sql"):
         import duckdb
     with tempfile.TemporaryDirectory(prefix="seaweedq-sql-") as spill:
@@ -272,7 +275,7 @@ def _limit(connection: "duckdb.DuckDBPyConnection", memory: str) -> None:
 
 
 def _distinct(topics: Sequence[str]) -> list[str]:
-    """Returns topics whose names DuckDB tells apart. Raises InvalidRequest for those that differ by case alone."""
+    """Returns the topics if DuckDB can distinguish their names. Raises InvalidRequest if names differ only in case."""
     by_name: dict[str, str] = {}
     for topic in topics:
         other = by_name.setdefault(topic.lower(), topic)
@@ -282,14 +285,14 @@ def _distinct(topics: Sequence[str]) -> list[str]:
 
 
 def refused(error: Exception, statement: str) -> InvalidRequest:
-    """Returns the error for a statement that DuckDB does not take."""
+    """Returns the error for a statement that DuckDB refuses."""
     told, line, excerpt = str(error).partition("\nLINE ")
     return InvalidRequest(" ".join(told.split()) + unquoted(statement), excerpt=(line + excerpt).strip("\n"))
 
 
 def of_store(error: Exception) -> str | None:
-    """Returns why a file could not be read; None for an error that has another cause. What s3fs raises has come through
-    DuckDB, as the text of a traceback and nothing before it: one within a text is of a package that DuckDB misses."""
+    """Returns why a file could not be read; None for an error with another cause. DuckDB passes on errors of s3fs as
+    the text of a traceback at the very start; a traceback later in the text means that DuckDB lacks a package."""
     import duckdb
 
     text = str(error)
@@ -300,6 +303,7 @@ def of_store(error: Exception) -> str | None:
 
 
 def unquoted(statement: str) -> str:
-    """Returns what to do about a name that SQL takes for several, as of app.logs or app-logs; empty without one."""
+    """Returns a hint for a name that SQL parses as several names, such as app.logs or app-logs; empty without such a
+    name."""
     found = _UNQUOTED.search(statement)
-    return f"; a name with - or . has quotes: {quoted(found[1])}" if found else ""
+    return f"; put a name with - or . in quotes: {quoted(found[1])}" if found else ""

@@ -56,7 +56,7 @@ def print_list(topic: str, found: Sequence[Mapping[str, Any]], output: str) -> N
 
 
 def print_one(found: Mapping[str, Any], output: str) -> None:
-    """Prints a subscription's configuration, and a row for each segment that has a cursor; the last is all of them."""
+    """Prints a subscription's configuration, a row for each segment with a cursor, and a row with the totals."""
     say_page((name, _text(value)) for name, value in found.items() if name not in _APART)
     rows = [
         (f"{one['segment']}", f"{one['acked_to']:,}", f"{one['end_offset']:,}", *_lag_of(one)) for one in found["lag"]
@@ -66,7 +66,7 @@ def print_one(found: Mapping[str, Any], output: str) -> None:
 
 
 def in_words(seconds: float) -> str:
-    """Returns a time for people: `0.5 s`, `3 min`, `2 h`, `4 d`."""
+    """Formats a duration for people: `0.5 s`, `3 min`, `2 h`, `4 d`."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
@@ -117,7 +117,7 @@ def create(
     max_attempts: Annotated[
         int | None, typer.Option(help="Maximum deliveries before a message becomes a dead letter; 0: unlimited.")
     ] = None,
-    dead_letter_topic: Annotated[str | None, typer.Option(help="Topic for dead letters.")] = None,
+    dead_letter_topic: Annotated[str | None, typer.Option(help="Topic to which dead letters are published.")] = None,
     backoff_s: Annotated[
         list[float] | None,
         duration(
@@ -129,7 +129,7 @@ def create(
         str | None, typer.Option(help="Deliver only messages whose keys begin with this text.")
     ] = None,
     header: Annotated[
-        list[str] | None, typer.Option(help="Deliver only messages that have this header, given as NAME=VALUE.")
+        list[str] | None, typer.Option(help="Deliver only messages with this header, as NAME=VALUE.")
     ] = None,
     expires_after_s: Annotated[
         float | None, duration("Delete the subscription after this time without a consumer.")
@@ -154,7 +154,7 @@ def create(
     from seaweedq.client.core.calls import subscription_path
 
     created = run(url, creating(subscription_path(topic, name), _present(config)))
-    state = "is created" if created else "is there already, with the same options"
+    state = "is created" if created else "already exists, with the same options"
     say_done(output, f"subscription {name} of topic {topic} {state}", topic=topic, name=name, created=created)
 
 
@@ -203,7 +203,7 @@ def seek(
         say_json(done)
         return
     for one in done["segments"]:
-        taken = ", where retention has left the first message" if one["segment"] in done["moved"] else ""
+        taken = ", because retention has deleted the messages before" if one["segment"] in done["moved"] else ""
         say(f"segment {one['segment']}: from {one['from']:,} to {one['to']:,}{taken}")
     say(f"subscription {name} of topic {topic} continues there")
 
@@ -235,10 +235,10 @@ def watch(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show a subscription's lag, live: how far it is behind, how fast its consumers ack, and when it will catch up.
+    """Show a subscription's lag live: how far the subscription is behind, how fast its consumers ack, and when it will
+    catch up.
 
-    Runs until Ctrl-C. Without a terminal, prints a line for each refresh.
-    """
+    The command runs until Ctrl-C. Without a terminal, it prints a line per refresh."""
     from rich.live import Live
     from rich.text import Text
 
@@ -269,14 +269,14 @@ def watch(
 
 
 class Look(NamedTuple):
-    """A subscription as it was shown at a time of the monotonic clock, in seconds."""
+    """A subscription as a broker showed it, and when (monotonic clock, in seconds)."""
 
     at_s: float
     found: Mapping[str, Any]
 
 
 def _looks(client: "Client", topic: str, name: str, every_s: float) -> Iterator[Look | str]:
-    """Yields the subscription at once, and again and again; or the error of a look that may be repeated."""
+    """Yields the subscription immediately and then periodically, or the error of a request that may be repeated."""
     yield Look(time.monotonic(), client.subscription(topic, name))
     while True:
         time.sleep(every_s)
@@ -287,7 +287,8 @@ def _looks(client: "Client", topic: str, name: str, every_s: float) -> Iterator[
 
 
 def told(look: Look, before: Look | None) -> str:
-    """Returns a line about the lag; with the one before, also the rate of acks, and the time until there is no lag."""
+    """Describes the lag in one line. With the previous state, the line also has the ack rate, and the time until the
+    subscription has caught up."""
     lag = look.found["lag_total"]
     line = f"{lag['messages']:,} messages behind ({in_words(lag['seconds'])}), {lag['in_flight']:,} in flight"
     if before is None:
@@ -322,7 +323,7 @@ def delete(
 def _pair(text: str, option: str, form: str) -> tuple[str, str]:
     name, found, value = text.partition("=")
     if not found or not name:
-        raise typer.BadParameter(f"{text!r} is not of the form {form}", param_hint=option)
+        raise typer.BadParameter(f"{text!r} must have the form {form}", param_hint=option)
     return name, value
 
 
@@ -330,14 +331,14 @@ def _offsets(texts: list[str]) -> dict[int, int]:
     pairs = [_offset(text) for text in texts]
     twice = [segment for segment, count in Counter(segment for segment, _ in pairs).items() if count > 1]
     if twice:
-        raise typer.BadParameter(f"segment {twice[0]} is named more than once", param_hint="--offset")
+        raise typer.BadParameter(f"segment {twice[0]} is given more than once", param_hint="--offset")
     return dict(pairs)
 
 
 def _offset(text: str) -> tuple[int, int]:
     segment, offset = _pair(text, "--offset", "SEGMENT=OFFSET")
     if not (segment.isdecimal() and offset.isdecimal()):
-        raise typer.BadParameter(f"{text!r} is not of the form SEGMENT=OFFSET, such as 3=17", param_hint="--offset")
+        raise typer.BadParameter(f"{text!r} must have the form SEGMENT=OFFSET, such as 3=17", param_hint="--offset")
     return int(segment), int(offset)
 
 

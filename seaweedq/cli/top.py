@@ -1,8 +1,7 @@
-"""`seaweedq top`: shows the busiest topics and segments, live in the terminal. Ranks and picture are pure.
+"""`seaweedq top`: shows the busiest topics and segments live in the terminal. Ranking and layout are pure functions.
 
-A look at a topic is a request. If there are more topics than a look may ask for, half of the requests go to the busiest
-ones, and the others to the next ones in turn, so that every topic is looked at sooner or later.
-"""
+Each topic needs one request per refresh. If there are more topics than a refresh may request, half of the requests go
+to the busiest topics and half to the next topics in turn, so every topic is refreshed sooner or later."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ LOOKS = 100  # topics in a round
 
 @dataclass(frozen=True, slots=True)
 class TopicLoad:
-    """A topic with its open segments; rates are those of the last 10 s, as brokers report them."""
+    """The load of a topic, with its open segments. Rates are the brokers' averages over the last 10 s."""
 
     name: str
     messages: int
@@ -35,35 +34,35 @@ class TopicLoad:
 
     @staticmethod
     def from_answer(name: str, answer: Iterable[Mapping[str, Any]]) -> "TopicLoad":
-        """Returns the load of a topic, given its segments as a broker lists them."""
+        """Computes the load of a topic from the segments that a broker lists."""
         listed = list(answer)
         found = [one for one in map(Segment.from_answer, listed) if one.is_open]
         return TopicLoad(name, sum(one["end_offset"] - one["start_offset"] for one in listed), found)
 
     def rate(self, minutes: bool = False) -> float:
-        """Returns messages per second, over the last 10 s or the last minute."""
+        """Returns the messages per second over the last 10 s, or over the last minute."""
         return sum(one.messages_per_s[minutes] for one in self.open if len(one.messages_per_s) > minutes)
 
     @property
     def bytes_per_s(self) -> float:
-        """Returns bytes per second over the last 10 s."""
+        """Returns the bytes per second over the last 10 s."""
         return sum(one.bytes_per_s[0] for one in self.open if one.bytes_per_s)
 
     @property
     def owners(self) -> set[str]:
-        """Returns the brokers that own its open segments."""
+        """Returns the brokers that own the topic's open segments."""
         return {one.owner for one in self.open if one.owner}
 
 
 @dataclass
 class Loads:
-    """The known load of each topic; `turn` is the place in the list of those that are looked at in turn."""
+    """The known load of each topic. `turn` is the position in the list of topics that are refreshed in turn."""
 
     known: dict[str, TopicLoad] = field(default_factory=dict)
     turn: int = 0
 
     def due(self, names: Sequence[str], most: int = LOOKS) -> list[str]:
-        """Returns the topics of the next round, and forgets those that are no more."""
+        """Returns the topics to refresh next, and forgets deleted topics."""
         self.known = {name: load for name, load in self.known.items() if name in set(names)}
         if len(names) <= most:
             return list(names)
@@ -73,11 +72,11 @@ class Loads:
         return [*busy, *rest]
 
     def busiest(self) -> list[TopicLoad]:
-        """Returns the topics by their rates, then by their messages."""
+        """Returns the topics in descending order of rate, then of messages."""
         return sorted(self.known.values(), key=lambda load: (-load.rate(), -load.messages, load.name))
 
     def segments(self) -> list[tuple[str, Segment]]:
-        """Returns the open segments that have messages, by their rates."""
+        """Returns the open segments with messages, in descending order of rate."""
         every = [(load.name, one) for load in self.known.values() for one in load.open]
         some = [pair for pair in every if pair[1].messages_per_s and pair[1].messages_per_s[0] > 0]
         return sorted(some, key=lambda pair: (-pair[1].messages_per_s[0], pair[0], pair[1].id))
@@ -89,12 +88,15 @@ NAME = 32  # characters of a name in a terminal, which lacks its middle if it is
 
 
 def picture(loads: Loads, topics: int, now: datetime, lines: int | None, trouble: str = "") -> RenderableType:
-    """Returns the picture. `topics` is how many there are, `lines` the room, `trouble` why there is nothing newer."""
+    """Returns the picture. `topics` is the number of topics, `lines` the available height, and `trouble` the reason if
+    the figures are old."""
     busiest, segments = loads.busiest(), loads.segments()
     room = max(2 * FEWEST, lines - FIXED) if lines else len(busiest) + len(segments)
     for_segments = min(len(segments), max(FEWEST, room // 2, room - len(busiest)))
     shown = busiest[: room - for_segments]
-    more = Text(f"and {counted(topics - len(shown), 'topic')} with less" if topics > len(shown) else "", style="dim")
+    more = Text(
+        f"and {counted(topics - len(shown), 'topic')} with less load" if topics > len(shown) else "", style="dim"
+    )
     return Group(
         _head(loads, topics, now),
         Text(trouble, style="red"),
@@ -168,10 +170,9 @@ def top(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show the busiest topics and segments with their rates over 10 s and their owners, until Ctrl-C.
+    """Show the busiest topics and segments, with their rates over 10 s and their owners, until Ctrl-C.
 
-    Each refresh covers at most 100 topics: the busiest 50, and others in turn.
-    """
+    Each refresh covers at most 100 topics: the busiest 50, and 50 others in turn."""
     from seaweedq.cli.shared.process import Interrupts
 
     console, loads = drawing(), Loads()
@@ -211,7 +212,7 @@ def _show(console: "Console", loads: "Loads", count: int, trouble: str = "", out
 
 
 def _refreshes(client: "Client", loads: "Loads", count: int, every_s: float) -> Iterator[tuple[int, str]]:
-    """Yields how many topics there are, and the error of a look that may be repeated."""
+    """Yields the number of topics, or the error of a request that may be repeated."""
     trouble = ""
     while True:
         yield count, trouble
@@ -223,7 +224,7 @@ def _refreshes(client: "Client", loads: "Loads", count: int, every_s: float) -> 
 
 
 def _refresh(client: "Client", loads: "Loads") -> int:
-    """Asks for the topics that are due. Returns how many topics there are."""
+    """Requests the topics that are due. Returns the number of topics."""
     names = [topic["name"] for topic in client.topics()]
     for name in loads.due(names):
         with suppress(TopicNotFound):  # it was deleted meanwhile

@@ -1,4 +1,4 @@
-"""`seaweedq verify`: checks that a topic's files are sound, and that the broker returns what they contain."""
+"""`seaweedq verify`: checks that a topic's files are sound, and that the broker returns the same rows."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,16 +30,17 @@ def verify(
         str | None, typer.Option(help="Audit the files in this store, without a broker unless --url is given.")
     ] = None,
     sample: Annotated[
-        float, typer.Option(min=0, max=1, help="Fraction of rows to read; names and metadata are always checked.")
+        float,
+        typer.Option(min=0, max=1, help="Fraction of the rows to read; file names and metadata are always checked."),
     ] = 1,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Audit a topic: check chains, checksums, offsets and metadata, and compare the rows with the broker's answers.
+    """Audit a topic: check the chains of files, checksums, offsets and metadata, and compare the rows with the broker's
+    answers.
 
-    If a message refers to a payload that is missing or has another size, the command reports damage. If no message
-    refers to a payload, the command only notes it as orphaned: a crash between an upload and its message leaves it
-    behind.
+    A payload that is missing or has the wrong size is reported as damage. A payload that no message refers to is only
+    noted as orphaned: a crash between an upload and its message can leave one behind.
 
     Exit code 0: sound. 1: damage was found. 2: the audit could not be completed.
     """
@@ -71,7 +72,7 @@ def verify(
 
 
 def _watch(audit: "Audit") -> None:
-    """Runs the audit, with a progress bar if there is a terminal."""
+    """Runs the audit, with a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -87,7 +88,7 @@ def _print(audit: "Audit", output: str) -> None:
     if audit.verdicts:
         say_table(output, _HEAD, (_row(one, audit.live) for one in audit.verdicts))
     if audit.payloads.named or audit.payloads.notes:
-        say(f"payloads named by messages: {len(audit.payloads.named):,}")
+        say(f"payloads referred to by messages: {len(audit.payloads.named):,}")
     for note in audit.payloads.notes:
         say(note)
     for finding in audit.findings:
@@ -103,7 +104,7 @@ def _row(one: "Verdict", live: bool) -> tuple[str, ...]:
 
 
 def _facts(topic: str, audit: "Audit", complete: bool) -> dict[str, Any]:
-    """Returns an audit as JSON has it."""
+    """Returns the audit's result for JSON output."""
     segments = [
         {
             "segment": one.chain.segment,

@@ -1,11 +1,12 @@
-"""The run of `seaweedq verify`: every file of a topic through the audit, the broker's answers next to it, and payloads.
+"""The run of `seaweedq verify`: audits every file of a topic, compares the rows with the broker's answers, and checks
+payloads.
 
-Why a producer may run meanwhile: first the broker states how far each segment is in files, then the files are listed,
-then it states where each segment ends. A listed file is complete, and a later one is not read.
+Producers may run during an audit, because of the order of the requests: first the broker states up to which offset each
+segment is in files, then the files are listed, then the broker states where each segment ends. A listed file is
+complete, and later files are not read.
 
-A payload that is missing, or has another size, is damage. One that no message names is a note: a crash, or a publish
-that failed after its claim, leaves it.
-"""
+A payload that is missing or has the wrong size is damage. A payload that no message names is only noted: a crash, or a
+publish that failed after claiming the upload, leaves it behind."""
 
 import asyncio
 import random
@@ -66,8 +67,8 @@ NAMED = 100  # notes
 
 @dataclass
 class PayloadAudit:
-    """Feed it the rows of a topic, then let `check` compare the store with them. `listed` are the names listed
-    before."""
+    """Collects the payloads that a topic's rows refer to; `check` then compares the store with them. `listed` has the
+    payload names that were listed first."""
 
     topic: str
     listed: Sequence[str] = ()
@@ -76,7 +77,7 @@ class PayloadAudit:
     named: dict[str, tuple[int, str]] = field(default_factory=dict)  # the size, and the first message that says so
 
     def rows(self, segment: int, rows: pa.Table) -> None:
-        """Collects the references of rows, which have their `_offset`."""
+        """Collects the references in rows, which include `_offset`."""
         if "_reference" not in rows.schema.names:
             return  # which is a finding already
         column = rows["_reference"]
@@ -101,7 +102,7 @@ class PayloadAudit:
             self.findings.append(Finding(where, f"states {size} bytes for {name}, but {first} states {stated}"))
 
     async def check(self, store: ObjectStore) -> None:
-        """Asks the store for the size of every named payload."""
+        """Compares the size of every named payload with the store."""
 
         async def size(name: str) -> int | None:
             try:
@@ -119,13 +120,15 @@ class PayloadAudit:
                 )
 
     def unnamed(self, now: datetime, is_live: Callable[[str], bool] | None) -> None:
-        """Notes the listed payloads that no message names. `is_live` tells whether an upload with that id has a record;
-        None: unknown, and young payloads are only counted."""
+        """Notes listed payloads that no message names. `is_live` tells whether an upload has a record; with None that
+        is unknown, and young payloads are only counted."""
         names = [name for name in self.listed if name not in self.named]
         if is_live is None:
             young = [name for name in names if _is_young(name, now)]
             if young:
-                self.notes.append(f"{len(young)} payloads have no message in files, but are too young to be orphaned")
+                self.notes.append(
+                    f"{len(young)} payloads have no message in files, but may still get one because they are new"
+                )
             names = sorted(set(names) - set(young))
         else:
             names = [name for name in names if not is_live(name.rpartition("/")[2])]
@@ -135,7 +138,7 @@ class PayloadAudit:
 
 
 async def payload_names(store: ObjectStore, topic: str) -> list[str]:
-    """Returns all names in the folder of a topic's payloads."""
+    """Returns all payload names in a topic's payload folder."""
     names: list[str] = []
     while page := await store.list(upload_rules.folder(topic), after=names[-1] if names else "", limit=PAGE_NAMES):
         names += page
@@ -156,7 +159,8 @@ TIMEOUT_S = 30.0
 
 @dataclass
 class Verdict:
-    """A segment's audit, and how many rows were read, returned alike by the broker, and found in its tail."""
+    """A segment's audit, and how many rows were read from files, returned identically by the broker, and found in the
+    tail."""
 
     chain: SegmentAudit
     read: int = 0
@@ -173,16 +177,17 @@ class Broker:
         self._transport = SyncTransport(brokers, TIMEOUT_S, None, credentials=credentials_of(url))
 
     def store(self) -> tuple[str, str]:
-        """Returns the id of its cluster, and the URL of the cluster's store."""
+        """Returns the cluster's id and the URL of its store."""
         facts = self._transport.run(call("GET", "/v1/cluster"))
         return facts["cluster"], facts["store"]
 
     def bounds(self) -> dict[int, Bounds]:
-        """Returns each segment's current bounds."""
+        """Returns the current offset bounds of each segment."""
         return {each["id"]: msgspec.convert(each, Bounds) for each in self._transport.run(segments(self._topic))}
 
     def has_removed(self, segment: int) -> bool:
-        """Tells whether retention has removed a segment: what lies in its folder was put late, and will be swept."""
+        """Returns whether retention has removed a segment. Files in its folder were then written late, and will be
+        swept."""
         try:
             facts = self._transport.run(call("GET", f"{topic_path(self._topic)}/segments/{segment}"))
         except SegmentNotFound:
@@ -190,18 +195,18 @@ class Broker:
         return bool(facts["state"] == "removed")
 
     def pages(self, segment: int, start: int, end: int) -> Iterator[tuple[int, int, pa.Table]]:
-        """Yields its answers for the offsets [start, end): the first offset, the next one, and the rows."""
+        """Yields the broker's answers for the offsets [start, end): first offset, next offset, and rows."""
         while start < end:
             request = fetch_request(self._topic, segment, start, min(PAGE_ROWS, end - start), accept=ARROW)
             reply = check(self._transport.run(_answer(request)))
             after = int(reply.headers["next-offset"])
             if not start < after <= end:
-                raise Damaged(f"the broker was asked for the offsets {start} to {end - 1}, but continues at {after}")
+                raise Damaged(f"the broker was asked for offsets {start} to {end - 1}, but continues at {after}")
             yield start, after, pa.ipc.open_stream(reply.body).read_all()
             start = after
 
     def knows_upload(self, upload: str) -> bool:
-        """Tells whether there is a record of that upload."""
+        """Returns whether the upload has a record."""
         try:
             self._transport.run(call("GET", f"{topic_path(self._topic)}/uploads/{upload}"))
         except UploadNotFound:
@@ -216,10 +221,10 @@ class Broker:
 
 
 class Audit:
-    """One audit of a topic; with a `url` also against that broker, whose store is audited unless `root` names another.
+    """An audit of a topic. With a `url`, also compares with that broker, and audits the broker's store unless `root`
+    names another store.
 
-    `sample` is the share of row groups that are read; names and metadata always are.
-    """
+    `sample` is the share of row groups to read; names and metadata are always checked."""
 
     def __init__(self, topic: str, url: str | None, root: str | None, sample: float) -> None:
         self.live = url is not None
@@ -236,8 +241,8 @@ class Audit:
         return [*self._strays, *chains, *self.payloads.findings]
 
     def run(self) -> Iterator[tuple[int, int]]:
-        """Audits one row group after another, and yields (entries done, of how many). Raises errors that prevent the
-        audit."""
+        """Audits the row groups one after another. Yields the numbers of files done and of all files. Raises errors
+        that prevent the audit."""
         with ExitStack() as stack:
             broker = stack.enter_context(closing(Broker(self._url, self._topic))) if self._url else None
             before = broker.bounds() if broker else {}
@@ -269,13 +274,13 @@ class Audit:
                     verdict.chain.finish(bounds)
                     self._tail(verdict, bounds, broker)
                 elif broker:
-                    verdict.chain.finding("is in files, but the broker does not know of it")
+                    verdict.chain.finding("is in files, but the broker does not know the segment")
             self._lineage(settings, after)
             self._payloads(settings, broker)
             yield total, total
 
     def _lineage(self, settings: Settings, known: dict[int, Bounds]) -> None:
-        """Checks how segments follow one another: their seals and, with a broker, its map."""
+        """Checks how segments follow one another: their seals and, with a broker, the segment map."""
         lasts = {verdict.chain.segment: last for verdict in self.verdicts if (last := verdict.chain.last)}
         self._strays += seal_findings(self._topic, lasts)
         self._strays += map_findings(self._topic, known) if known else ()
@@ -284,7 +289,7 @@ class Audit:
                 self._strays.append(no_seal(self._topic, number, later))
 
     def _payloads(self, settings: Settings, broker: Broker | None) -> None:
-        """Checks the payloads that rows name; unnamed ones are known only if all rows were read."""
+        """Checks the payloads that rows name. Payloads without a message are known only if all rows were read."""
         asyncio.run(_sizes(open_store(settings, SystemIds()), self.payloads))
         if self._sample == 1:
             now = datetime.fromtimestamp(SystemClock().now_us() / 1e6, UTC)
@@ -320,7 +325,7 @@ class Audit:
                     verdict.chain.finding(problem)
                 verdict.answered += answer.num_rows
         except (Damaged, OffsetOutOfRange) as error:
-            verdict.chain.finding(f"the broker cannot return rows from offset {first} on: {error.detail}")
+            verdict.chain.finding(f"the broker cannot return the rows from offset {first} on: {error.detail}")
 
     def _tail(self, verdict: Verdict, bounds: Bounds, broker: Broker | None) -> None:
         """Checks that the broker returns the acknowledged rows after the end of the files."""
@@ -342,7 +347,7 @@ def _answer(request: Request) -> Steps[Reply]:
 
 
 async def _is_sealed(store: OpenStore, topic: str, segment: int) -> bool:
-    """Tells whether a chain ends in a seal by now. Of a sealed one alone retention takes the last entry, too."""
+    """Returns whether a chain now ends in a seal. Retention deletes the last file only of a sealed chain."""
     chain = Chain(store, topic, segment)
     try:
         await chain.open()
@@ -359,8 +364,8 @@ async def _sizes(store: OpenStore, payloads: PayloadAudit) -> None:
 
 
 async def _names(store: OpenStore, topic: str) -> tuple[str, list[str], list[str]]:
-    """Returns the store's cluster id, all names below the topic's folder, and those of its payloads. Raises
-    LevelMismatch if this version does not read the level that the store names."""
+    """Returns the store's cluster id, all names below the topic's folder, and the names of the topic's payloads. Raises
+    LevelMismatch if this version cannot read the store's level."""
     try:
         cluster = identity_of.decode(await store.read(NAME)).cluster
         check_level(await marked_level(store))

@@ -114,7 +114,7 @@ def test_malformed_rows_of_csv_are_bad_records_at_their_places():
     found = dict(records(io.BytesIO(b"a,b\n" + b"".join(rows) + b"1,2,3\n"), InputFormat.CSV))
     assert list(found) == list(range(1, 200_002))
     bad = {place: str(record) for place, record in found.items() if isinstance(record, BadRecord)}
-    short = "not a row of 2 columns: it has 1"
+    short = "the row has 1 columns instead of 2"
     assert bad == {**dict.fromkeys(range(50_000, 200_001, 50_000), short), 200_001: f"{short[:-1]}3"}
     assert all(found[place]["a"] == place for place in found.keys() - bad.keys())
     with pytest.raises(BadRecord, match=short):
@@ -178,7 +178,7 @@ def test_names_of_columns_that_are_not_utf_8_are_refused(data):
 )
 def test_a_quote_of_csv_that_is_not_closed_is_refused_with_its_row(data, where):
     found = []
-    with pytest.raises(UnreadableBody, match=f"a quote in {where} is not closed"):
+    with pytest.raises(UnreadableBody, match=f"the quote in {where} is not closed"):
         found.extend(records(io.BytesIO(data), InputFormat.CSV))
     assert all(isinstance(row, BadRecord) or "\n" not in str(row) for _, row in found)
 

@@ -195,7 +195,7 @@ def test_bench_measures_what_it_was_told_to(run, client):
     assert all(row["messages_per_s"] > 0 and 0 < row["p50_ms"] <= row["p99_ms"] for row in figures)
     paced = _objects(run("bench", "--seconds", "1", "--rate", "100", "-o", "json"))
     assert 80 <= paced[0]["messages"] <= 101
-    assert paced[-1]["verdict"] == "limited by --rate, which was kept"
+    assert paced[-1]["verdict"] == "limited by --rate, which the run reached"
     assert _benched(client) == []
 
 

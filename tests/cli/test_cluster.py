@@ -21,10 +21,10 @@ from tests.support.upgrade.trees import tree_with_one_level_more
     [
         ((2, 2, 2, 2, []), ["level 2"]),
         ((1, 1, 2, 2, []), ["level 1", "level 2 is possible: seaweedq cluster level 2"]),
-        ((1, 1, 1, 2, ["a", "b"]), ["level 1", "level 2 is not read by a, b"]),
+        ((1, 1, 1, 2, ["a", "b"]), ["level 1", "level 2 cannot be read by a, b"]),
         (
             (1, 1, 2, 3, ["a"]),
-            ["level 1", "level 2 is possible: seaweedq cluster level 2", "level 3 is not read by a"],
+            ["level 1", "level 2 is possible: seaweedq cluster level 2", "level 3 cannot be read by a"],
         ),
         ((2, 1, 2, 2, []), ["level 2 is being introduced; the cluster still writes level 1"]),
     ],

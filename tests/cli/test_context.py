@@ -102,8 +102,12 @@ def test_the_file_is_the_users_alone_and_replaced_as_a_whole(folder: Path, monke
         (("add", "../prod", "--url", "http://d:1"), 2, "invalid context name '../prod'"),
         (("add", "prod"), 2, "--url is missing"),
         (("add", "prod", "--url", "d:1"), 2, "it must be like http://127.0.0.1:8080"),
-        (("add", "prod", "--url", "http://ann:secret@d:1"), 2, "a context holds no secret"),
-        (("add", "prod", "--url", "http://d:1", "--token-file", "sq1_abc"), 2, "that is a token; write it to a file"),
+        (("add", "prod", "--url", "http://ann:secret@d:1"), 2, "a context must not contain a secret"),
+        (
+            ("add", "prod", "--url", "http://d:1", "--token-file", "sq1_abc"),
+            2,
+            "this is a token, not a file; write the token to a file",
+        ),
         (("add", "prod", "--url", "http://d:1", "--token-file", "/none"), 2, "'/none' cannot be read: No such file"),
         (("add", "prod", "--url", "http://d:1", "--ca-file", __file__), 2, "contains no PEM certificate"),
         (("add", "dev", "--url", "http://d:1"), 1, "context dev already exists; use --replace to replace it"),
@@ -131,7 +135,7 @@ def test_a_file_of_something_else_is_named(folder: Path, text: str, capsys: pyte
     code, told = refused(capsys, "topic", "list")
     assert (code, told) == (
         1,
-        f"seaweedq: {folder / 'contexts.json'} is not a file of contexts; correct it, or remove it\n",
+        f"seaweedq: {folder / 'contexts.json'} is not a valid contexts file; correct it, or remove it\n",
     )
 
 

@@ -136,10 +136,10 @@ def test_it_is_written_where_no_broker_answers(tmp_path: Path) -> None:
     file = tmp_path / "help.tar.gz"
     done = seaweedq("debug", "bundle", "--file", file, "--url", url)
     assert done.returncode == 0, done.stderr
-    assert "cluster.json was not collected: no answer from http://127.0.0.1" in done.stderr
+    assert "cluster.json could not be collected: no answer from http://127.0.0.1" in done.stderr
     parts = texts(file)
-    assert "was not collected" in parts["topics.json"]
-    assert "was not collected" in parts["brokers/broker.metrics"]
+    assert "could not be collected" in parts["topics.json"]
+    assert "could not be collected" in parts["brokers/broker.metrics"]
     assert not planted("\n".join([*parts.values(), done.stdout, done.stderr]))
 
 
@@ -168,7 +168,7 @@ def test_a_deleted_topic_and_a_wrong_answer_cost_one_part_alone(tmp_path: Path) 
         server.shutdown()
     assert done.exit_code == 0, done.output
     parts = texts(file)
-    assert parts["doctor.txt"] == "doctor.txt was not collected: KeyError: 'brokers'\n"
+    assert parts["doctor.txt"] == "doctor.txt could not be collected: KeyError: 'brokers'\n"
     assert json.loads(parts["topics.json"])["shown"] == [
         {"topic": {"name": "gone"}, "problem": "no topic gone"},
         {"topic": {"name": "kept"}, "segments": {}},

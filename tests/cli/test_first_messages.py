@@ -17,7 +17,7 @@ from seaweedq.cli.main import app
 from seaweedq.cli.publish import paced
 from tests.support.processes.broker_process import BrokerProcess
 
-AT_THE_END = "is new and starts at the end of the topic"
+AT_THE_END = "is new, and receives only messages published from now on"
 
 
 def run(broker: BrokerProcess, *arguments: str, given: str = "") -> Result:
@@ -72,8 +72,8 @@ def test_records_come_at_their_rate_and_make_up_for_a_second_at_most(monkeypatch
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--count", "3"], "it needs FILE, a message such as"),
-        (["--count", "3", ""], "it needs FILE, a message such as"),
+        (["--count", "3"], "the option needs FILE, a message such as"),
+        (["--count", "3", ""], "the option needs FILE, a message such as"),
         (["--count", "3", __file__], "is a file, but --count repeats a message"),
         (["--count", "3", "{{nope}}"], "unknown placeholder {{nope}}: use {{n}}, {{uuid}}, {{time}}"),
         (["--count", "3", '{"n": {{n}}'], "is not a message: not JSON"),
@@ -82,7 +82,7 @@ def test_records_come_at_their_rate_and_make_up_for_a_second_at_most(monkeypatch
         (['{"a":1'], "'{\"a\":1' is not a file, and not a message: not JSON (cut off)"),
         (["a=1"], "'a=1' does not exist; a message is JSON, such as '{\"a\": 1}'"),
         (["x" * 5000], "does not exist; a message is JSON"),
-        (['{"a":1}', "--input-format", "csv"], "it is for files, but FILE is a message"),
+        (['{"a":1}', "--input-format", "csv"], "the option is for files, but FILE is a message"),
     ],
 )
 def test_an_argument_that_is_neither_file_nor_message_is_told(arguments: list[str], told: str) -> None:

@@ -55,7 +55,7 @@ def test_a_broker_that_does_not_tell_of_its_cpu_has_none() -> None:
         ({"disk sync": 0.95, "client CPU": NEAR - 0.01}, "limited by disk sync"),
         ({"machine CPU": 0.99, "client CPU": 0.9}, "limited by machine CPU"),
         ({"store puts": 0.9}, "limited by store puts"),
-        ({"client CPU": 0.3}, "nothing is near its limit"),
+        ({"client CPU": 0.3}, "no resource is near its limit"),
     ],
 )
 def test_the_verdict_names_the_nearest_limit_cpu_first(shares: dict[str, float], told: str) -> None:
@@ -63,7 +63,7 @@ def test_the_verdict_names_the_nearest_limit_cpu_first(shares: dict[str, float],
     text = verdict(found, is_rate_kept=False)
     assert text.startswith(told)
     assert "\n" not in text
-    assert verdict(found, is_rate_kept=True) == "limited by --rate, which was kept"
+    assert verdict(found, is_rate_kept=True) == "limited by --rate, which the run reached"
 
 
 def test_each_limit_has_a_hint() -> None:

@@ -21,7 +21,7 @@ def test_it_is_said_once_after_two_seconds_and_that_it_is_over(capsys: pytest.Ca
         told.append(capsys.readouterr().err)
     assert told[:2] == ["", ""]
     assert re.fullmatch(r"no broker has answered for 2 s; trying until \d\d:\d\d:\d\d\n", told[2])
-    assert told[3:] == ["", "a broker answers again, after 30 s\n", ""]
+    assert told[3:] == ["", "a broker answers again after 30 s\n", ""]
 
 
 def test_an_outage_of_a_moment_and_a_rate_are_not_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -245,7 +245,7 @@ def test_a_topics_page_has_rates_segments_lag_and_configuration_apart(run, real_
     seaweedq("topic", "roll", "page", "0", "--url", run.url)
     page = run("topic", "show", "page")
     assert any(line.startswith("rate ") and "messages/s" in line for line in page)
-    assert "-o wide shows 1 sealed segment, and topic history shows what replaced them" in page
+    assert "-o wide also shows 1 sealed segment; topic history shows what replaced sealed segments" in page
     (lag,) = (line.split() for line in page if line.startswith("lagging "))
     assert lag[3] == "3"
     assert not [line for line in page if "max_age_s" in line]

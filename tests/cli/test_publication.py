@@ -90,7 +90,7 @@ def test_ctrl_c_says_how_many_were_taken(real_broker: BrokerProcess) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (130, "")
-    assert out.startswith("published 3 messages to interrupted; for 0 more the outcome is unknown")
+    assert out.startswith("published 3 messages to interrupted; the outcome of 0 more is unknown")
 
 
 def _messages(broker: BrokerProcess) -> int:
@@ -128,7 +128,7 @@ def test_ctrl_c_waits_for_no_broker(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         answer.set()
     assert took_s < PATIENCE_S / 4
     assert ended.value.code == 130
-    assert capsys.readouterr().out == "published 0 messages to hanging; for 1 more the outcome is unknown\n"
+    assert capsys.readouterr().out == "published 0 messages to hanging; the outcome of 1 more is unknown\n"
 
 
 @contextmanager

@@ -34,10 +34,7 @@ def test_rows_that_have_expired_are_left_out_of_all_parts() -> None:
     read = TableRead("t", SCHEMA, SCHEMA, "file:///x/t", [], [], datetime(2026, 1, 31, 12, tzinfo=UTC))
     condition = "_expires IS NULL OR _expires > TIMESTAMPTZ '2026-01-31T12:00:00+00:00'"
     assert view(read, "/x", "tails.t").endswith(f"FROM (SELECT * FROM tails.t) WHERE {condition}")
-    assert (
-        list(explained(read))[-1]
-        == "t: of these, rows whose _expires is 2026-01-31T12:00:00+00:00 or before are left out"
-    )
+    assert list(explained(read))[-1] == "t: rows that expired at 2026-01-31T12:00:00+00:00 or earlier are left out"
 
 
 def test_a_plan_is_told_with_files_and_rows_of_brokers() -> None:

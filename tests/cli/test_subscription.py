@@ -44,7 +44,7 @@ def shown(run: Run, topic: str) -> Any:
 
 def test_a_subscription_from_creation_to_deletion(run: Run, topic: str) -> None:
     options = ["--mode", "keyed", "--start", "earliest", "--backoff-s", "1", "--backoff-s", "60"]
-    for said in ("is created", "is there already, with the same options"):
+    for said in ("is created", "already exists, with the same options"):
         assert said in run("subscription", "create", topic, "s", *options, "--max-in-flight", "7")
     assert "mode" in run("subscription", "create", topic, "s", "--mode", "shared", code=1)
     found = shown(run, topic)
@@ -104,7 +104,7 @@ def test_the_client_seeks_too(real_client: Client, topic: str) -> None:
     [
         (["--offset", "x"], "SEGMENT=OFFSET"),
         (["--offset", "a=1"], "'a=1'"),
-        (["--offset", "0=1", "--offset", "0=2"], "segment 0 is named more than once"),
+        (["--offset", "0=1", "--offset", "0=2"], "segment 0 is given more than once"),
         ([], "--to and --offset"),
         (["--to", "latest", "--offset", "0=1"], "--to and --offset"),
     ],
@@ -126,5 +126,5 @@ def test_pull_gives_back_what_it_printed(run: Run, topic: str) -> None:
     assert len(run(*pull, "--max", "4", "--nack").splitlines()) == 4
     found = shown(run, topic)
     assert (found["mode"], found["lag_total"]["messages"], found["lag_total"]["in_flight"]) == ("shared", 10, 0)
-    assert "--nack and --no-ack" in run(*pull, "--nack", "--no-ack", code=2)
+    assert "either --nack or --no-ack" in run(*pull, "--nack", "--no-ack", code=2)
     assert "'odd'" in run(*pull, "--mode", "odd", code=2)

@@ -1,4 +1,4 @@
-"""Opens the store and the coordination that the settings name: the only place where their kinds are chosen."""
+"""Opens the store and coordination that the settings name. No other module chooses their kinds."""
 
 import re
 from typing import Protocol
@@ -20,18 +20,18 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # and no slashes: a URL writt
 
 
 class OpenStore(ObjectStore, Protocol):
-    """A store with methods for its process to call before the first request and after the last one."""
+    """A store with methods that its process calls before the first request and after the last one."""
 
     async def sweep_temporary(self) -> int:
-        """Removes unnamed files of crashed writers. Returns their number."""
+        """Removes unfinished files of crashed writers. Returns their number."""
 
     async def close(self) -> None:
         """Closes the connections of the running event loop."""
 
 
 def open_store(settings: Settings, ids: Ids, pools: Pools | None = None) -> OpenStore:
-    """Opens the store that the settings name. Raises InvalidRequest for an unknown kind, or if an extra is not
-    installed. Its blocking calls run in `pools`."""
+    """Opens the store that the settings name. Blocking calls of the store run in `pools`. Raises InvalidRequest for an
+    unknown kind, or if an extra is not installed."""
     url = settings.store_path
     scheme, separator, _ = url.partition("://")
     if scheme == "s3":
@@ -40,7 +40,7 @@ def open_store(settings: Settings, ids: Ids, pools: Pools | None = None) -> Open
         raise InvalidRequest(f"store={url!r} is not supported; use file:///path or s3://bucket/prefix", field="store")
     if scheme == "file" and not url.startswith("file:///"):
         raise InvalidRequest(
-            f"store={url!r} names the host {urlsplit(url).netloc!r}; a folder has three slashes: file:///path",
+            f"store={url!r} names the host {urlsplit(url).netloc!r}; a folder's URL has three slashes: file:///path",
             field="store",
         )
     return LocalStore(url, ids, pools)
@@ -66,8 +66,8 @@ POLL_S, ALONE_S = 0.05, 1.0  # a broker that is alone writes everything itself, 
 
 
 def open_coordination(settings: Settings, clock: Clock, pools: Pools) -> Coordination:
-    """Opens the coordination that the settings name. Raises InvalidRequest if an extra is not installed, or if a file
-    cannot be read. `pools` get its thread, if it has one."""
+    """Opens the coordination that the settings name. If coordination needs a thread, `pools` has it. Raises
+    InvalidRequest if an extra is not installed, or if a file cannot be read."""
     if not settings.coordination.startswith(ETCD):
         poll_s = POLL_S if settings.brokers > 1 else ALONE_S
         embedded = EmbeddedCoordination(settings.data_dir / "coordination.db", clock, poll_s=poll_s)
@@ -100,21 +100,21 @@ def open_coordination(settings: Settings, clock: Clock, pools: Pools) -> Coordin
 
 
 def _check_encrypted(settings: Settings) -> None:
-    """Raises InvalidRequest if a user or a certificate is for an etcd that would be asked in plain text (without a
-    CA there is no TLS), or if rights would come over it that nobody has allowed to come so."""
+    """Raises InvalidRequest if a user or a certificate is set for an etcd without TLS (TLS needs a CA), or if
+    permissions would be read from a remote etcd without TLS and allow_plain_etcd is not set."""
     given = [name for name in ("etcd_user", "etcd_cert_file") if getattr(settings, name)]
     endpoints = settings.coordination.removeprefix(ETCD).split(",")
     far = [one for one in endpoints if not is_loopback(urlsplit(f"//{one}").hostname or "")]
     if given and far and not settings.etcd_ca_file:
         raise InvalidRequest(
-            f"{given[0]} is set and etcd_ca_file is not: without a certificate authority there is no TLS, and others "
-            f"could read what is sent to {far[0]}",
+            f"{given[0]} is set, but etcd_ca_file is not: without a certificate authority there is no TLS, and "
+            f"others could read the traffic to {far[0]}",
             field="etcd_ca_file",
         )
     if settings.auth == "required" and far and not settings.etcd_ca_file and not settings.allow_plain_etcd:
         raise InvalidRequest(
-            f"auth=required, but the connection to etcd at {far[0]} has no TLS: anyone who can modify its traffic can "
-            "grant themselves every permission; set etcd_ca_file, or allow_plain_etcd=true if nobody else is in that "
-            "network",
+            f"auth=required, but the connection to etcd at {far[0]} has no TLS: anyone who can modify its traffic "
+            "can grant themselves every permission; set etcd_ca_file, or, if nobody else can reach that network, "
+            "allow_plain_etcd=true",
             field="allow_plain_etcd",
         )

@@ -1,11 +1,11 @@
-"""The process of one broker: one life after another, until a signal or an error that another life would meet as well.
+"""The process of one broker. It runs the broker again and again, until a signal, or an error that would recur. Each run
+is a *life*.
 
-A life has an event loop of its own, so that nothing of it is left when the next one begins. A life ends by a signal, by
-the loss of its lease, or by something unforeseen. After a signal no other one follows. A broker that could never start
-ends with the error. One that was ready begins again, as the fault may pass: a full disk, a coordination that does not
-answer, a defect. A life that does not end in time (`StopDeadline`) is ended with its process; without a signal the same
-program then takes the place of the process, and is the next life.
-"""
+Each life has its own event loop, so nothing of it is left when the next life begins. A life ends with a signal, with
+the loss of its lease, or with an unexpected error. After a signal, no other life follows. A broker that never became
+ready ends with the error. A broker that was ready starts again, because the fault may pass: a full disk, coordination
+that does not answer, a defect. If a life does not end in time (`StopDeadline`), its process ends; without a signal, the
+process executes the same program again as the next life."""
 
 import asyncio
 import gc
@@ -41,12 +41,12 @@ from seaweedq.storage.instrumented import InstrumentedStore
 
 
 def listen_for_peers(settings: Settings) -> socket.socket | None:
-    """Binds the port for brokers, if there is to be one. Raises OSError."""
+    """Binds the port for other brokers, if the settings ask for it. Raises OSError."""
     return listen(settings, settings.peer_port) if settings.peer_port else None
 
 
 def peer_url_of(settings: Settings, listener: socket.socket | None) -> str:
-    """Returns the URL at which other brokers reach the listener; empty if there is none."""
+    """Returns the URL at which other brokers reach the listener; empty without a listener."""
     if listener is None or settings.advertise_peer_url:
         return settings.advertise_peer_url
     advertised = urlsplit(settings.advertise_url).hostname
@@ -75,7 +75,8 @@ class BrokerProcess:
         self._pools: list[Pools] = []  # of all lives, as long as calls hang there
 
     def run(self) -> None:
-        """Runs lives until a signal. Raises the error that ended the first start, and errors that each start meets."""
+        """Runs lives until a signal. Raises the error of a failed first start, and errors that every start would
+        raise."""
         while self._run_life() and not self._stop.asked:
             self._deadline.clear()
             gc.unfreeze()
@@ -83,11 +84,11 @@ class BrokerProcess:
             logger.warning("starting again under a new broker id")
 
     def hanging(self) -> list[str]:
-        """Returns the pools of threads in which calls hang, with their number."""
+        """Returns the thread pools with hanging calls, and the number of these calls."""
         return [pool for pools in self._pools for pool in pools.hanging()]
 
     def _run_life(self) -> bool:
-        """Runs one life. Tells whether another one must follow."""
+        """Runs one life. Returns whether another life must follow."""
         try:
             with uvicorn_loop() as runner:
                 return runner.run(self.live())
@@ -96,7 +97,7 @@ class BrokerProcess:
         except (SeaweedqError, OSError) as error:
             if not self.was_ready or not isinstance(error, Unavailable | OSError):
                 raise
-            logger.warning("cannot start again yet: %s", error)
+            logger.warning("cannot restart yet: %s", error)
         except Exception:
             if not self.was_ready:
                 raise
@@ -111,7 +112,8 @@ class BrokerProcess:
         return True
 
     async def live(self) -> bool:
-        """Runs one life of a broker in this loop. Tells whether it was lost, so that another one must follow."""
+        """Runs one life of a broker in this event loop. Returns whether the life was lost, so that another one must
+        follow."""
         self._stop.follow(asyncio.get_running_loop())
         async with AsyncExitStack() as stack:
             listener = listen(self._settings)
@@ -139,8 +141,8 @@ class BrokerProcess:
         return broker.lost.is_set() and not self._stop.asked
 
     async def _limit_loss(self, broker: Broker) -> None:
-        """Begins the deadline as the life is lost: no signal does, and the end of the start or of the serving, which
-        come before the stop, may hang as well."""
+        """Starts the deadline when the life is lost. No signal would start it, and ending the start-up or the serving
+        may hang even before the stop begins."""
         await broker.lost.wait()
         self._deadline.begin(self._settings.shutdown_s + OVERTIME_S)
 
@@ -149,7 +151,7 @@ class BrokerProcess:
         await broker.stop()
 
     def _environment(self, url: str, peer_url: str, stack: AsyncExitStack) -> ProcessContext:
-        """Returns the backends of a life, which `stack` closes."""
+        """Opens the backends of a life; `stack` closes them."""
         settings, clock, ids, pools = self._settings, SystemClock(), SystemIds(), Pools()
         check_folders(settings)
         self._pools = [*(known for known in self._pools if known.hanging()), pools]
@@ -179,8 +181,8 @@ class BrokerProcess:
 
 
 def run(settings: Settings, line: LiveLine | None = None) -> None:
-    """Runs a broker in this process until SIGTERM or SIGINT, with its figures in `line`. Raises SeaweedqError, OSError
-    if it cannot start."""
+    """Runs a broker in this process until SIGTERM or SIGINT, and shows its figures in `line`. Raises SeaweedqError or
+    OSError if the broker cannot start."""
 
     def overdue() -> None:
         goes_on = process.was_ready and not stop.asked
@@ -196,13 +198,13 @@ def run(settings: Settings, line: LiveLine | None = None) -> None:
     stop.handle()
     process.run()
     if hanging := process.hanging():
-        logger.warning("the process does not wait for calls that hang: %s", ", ".join(hanging))
+        logger.warning("the process ends without waiting for hanging calls: %s", ", ".join(hanging))
         logging.shutdown()
         os._exit(0)  # the interpreter would wait for their threads
 
 
 def uvicorn_loop() -> asyncio.Runner:
-    """Returns a runner on uvloop if that is installed."""
+    """Returns an asyncio runner, on uvloop if it is installed."""
     if sys.platform == "win32":
         return asyncio.Runner()
     import uvloop
@@ -211,8 +213,8 @@ def uvicorn_loop() -> asyncio.Runner:
 
 
 async def started(broker: Broker, stop: StopSignals) -> bool:
-    """Starts the broker. Returns False if a signal, or the end of its lease, ended the start, which may wait long for a
-    store."""
+    """Starts the broker, which may wait long for a store. Returns False if a signal or the loss of the lease ended the
+    start."""
     starting = asyncio.create_task(broker.start())
     ends = [asyncio.create_task(stop.wait()), asyncio.create_task(broker.lost.wait())]
     await asyncio.wait([starting, *ends], return_when=asyncio.FIRST_COMPLETED)
@@ -231,8 +233,9 @@ async def started(broker: Broker, stop: StopSignals) -> bool:
 
 
 def greet(settings: Settings, broker: Broker) -> None:
-    """Prints the address of a broker that is ready, its console, and commands that publish and query, which take the
-    token from a file if the broker asks for one. If it waits for a rebuild of coordination, prints that instead."""
+    """Prints the greeting of a ready broker: its URL, its console, and commands that publish and query. The commands
+    read the token from a file if the broker requires one. If the broker waits for a rebuild of coordination, prints
+    that instead."""
     url = broker.process.url
     if broker.waiting:
         typer.echo(f"seaweedq waits for a rebuild of coordination at {url}, store {settings.store_path}")
@@ -244,8 +247,8 @@ def greet(settings: Settings, broker: Broker) -> None:
 
 
 def welcome(settings: Settings, url: str) -> list[tuple[str, str]]:
-    """Returns the greeting of a broker with these settings, each line with its label: its console, and commands that
-    publish and query. If the broker asks for tokens, one more names the file of a token, from which they take it."""
+    """Returns the labelled lines of a broker's greeting: the console, and commands that publish and query. If the
+    broker requires tokens, another line names the token file that the commands read."""
     shown = [
         ("console", url),
         ("publish", f"seaweedq publish events '{{\"n\": 1}}' --url {url}"),

@@ -1,18 +1,18 @@
-"""The credentials that a broker shows and checks: the cluster's secret, the first token, its certificate.
+"""A broker's credentials: the cluster's secret, the first token, and the TLS certificate.
 
-Any secret may be given in a file, by the setting of its name and `_file`: then it is neither in the environment, which
-child processes inherit, nor on the command line. The cluster's secret and the token of an embedded broker that may do
-everything are otherwise drawn once into the data folder. A secret is never printed: errors state the problem with it,
-but none of its characters.
+Each secret can be given in a file, with the setting whose name ends in `_file`. Then the secret is neither on the
+command line nor in the environment, which child processes inherit. With embedded coordination, a missing cluster secret
+and a missing admin token are generated once, in the data folder. A secret is never printed: errors describe the problem
+without any of its characters.
 
-Both files of the certificate are read again every EVERY_S. A pair that two reads found alike, and that fits, is shown
-to connections that begin from then on; older connections go on with the one they have. Of any other pair a warning is
-logged, and the one before stays. A read may fall between the writes of the two files, so one read is not enough.
+The certificate file and the key file are read every EVERY_S. If two successive reads find the same new pair, and the
+key matches the certificate, new connections use the new pair; existing connections keep the old one. If the new pair is
+invalid, the broker logs a warning and keeps the old pair. A single read is not enough, because it may happen between
+the writes of the two files.
 
-Brokers of one machine (`brokers`) have one certificate, which need not name a loopback address: they trust each other
-by the certificate itself. One is trusted from the first read on, and shown from the second: each member trusts it
-before any of them shows it.
-"""
+Brokers on one machine (`brokers`) share one certificate, which need not name a loopback address, because they trust the
+certificate itself. A new certificate is trusted after the first read and used after the second, so every member trusts
+it before any member uses it."""
 
 import asyncio
 import logging
@@ -36,13 +36,14 @@ logger = logging.getLogger("seaweedq")
 
 
 def secret_of(settings: Settings, name: str) -> str:
-    """Returns a secret by the name of its setting: the setting itself, or what its file holds, without the end of its
-    line; empty if neither is given. Raises InvalidRequest if both are, or the file cannot be read."""
+    """Returns a secret by the name of its setting: the setting's value, or the content of its file without the line
+    end. Returns empty text if neither is given. Raises InvalidRequest if both are given, or if the file cannot be
+    read."""
     given, path = str(getattr(settings, name)), str(getattr(settings, f"{name}_file"))
     if not path:
         return given
     if given:
-        raise InvalidRequest(f"{name} and {name}_file are both given; leave one out", field=f"{name}_file")
+        raise InvalidRequest(f"{name} and {name}_file are both set; leave one out", field=f"{name}_file")
     try:
         return Path(path).read_text("utf-8", "replace").strip()
     except OSError as error:
@@ -52,9 +53,9 @@ def secret_of(settings: Settings, name: str) -> str:
 
 
 def cluster_secret(settings: Settings) -> str:
-    """Returns the setting `cluster_secret` or the content of `cluster_secret_file`, else for embedded coordination that
-    of `{data_dir}/cluster-secret`, which is generated if it does not exist. Raises InvalidRequest for none with etcd,
-    and for one that is too short or cannot be sent in a header; OSError."""
+    """Returns `cluster_secret` or the content of `cluster_secret_file`. Without both, embedded coordination uses
+    `{data_dir}/cluster-secret`, which is generated if it does not exist. Raises InvalidRequest if etcd is used without
+    a secret, or if a secret is too short or not valid in a header; OSError."""
     if given := secret_of(settings, "cluster_secret"):
         return _checked(given, "cluster_secret")
     if settings.coordination != "embedded":
@@ -70,7 +71,7 @@ def cluster_secret(settings: Settings) -> str:
 
 
 def _checked(given: str, source: str) -> str:
-    """Returns one or several secrets, separated by commas."""
+    """Parses one or several comma-separated secrets."""
     found = given.split(",")
     each = f"each secret of {source}" if len(found) > 1 else source
     if min(map(len, found)) < MIN_CHARACTERS:
@@ -85,7 +86,8 @@ def _checked(given: str, source: str) -> str:
 
 
 def draw_file(path: Path, content: str) -> None:
-    """Creates the file of a secret, whole or not at all. Of concurrent callers one wins, and all use its secret."""
+    """Creates a secret file, completely or not at all. If several callers create it concurrently, one wins, and all use
+    the same secret."""
     disk = Disk()
     disk.make_folder(path.parent)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
@@ -102,7 +104,8 @@ def draw_file(path: Path, content: str) -> None:
 
 
 def draw_admin_token(settings: Settings) -> None:
-    """Draws the token, with mode 0600, if none is given and none is there, and names its path. Raises OSError."""
+    """Generates the admin token, with file mode 0600, if none is given and no file exists. Logs the file's path. Raises
+    OSError."""
     path = settings.admin_token_path
     if path is None or settings.admin_token_file:
         return
@@ -116,7 +119,7 @@ Trust = Callable[[], ssl.SSLContext]
 
 
 class Certificate:
-    """A certificate and its key. Raises InvalidRequest if the two files are no pair at the start."""
+    """A certificate and its key. Raises InvalidRequest at the start if the key does not match the certificate."""
 
     def __init__(self, cert_file: Path, key_file: Path) -> None:
         self._files = cert_file, key_file
@@ -130,21 +133,21 @@ class Certificate:
         self._seen = self._unfit = b""
 
     def context(self) -> ssl.SSLContext:
-        """Returns the context for a connection that begins now."""
+        """Returns the TLS context for a new connection."""
         return self._context
 
     def trust_of_members(self) -> ssl.SSLContext:
-        """Returns the context by which brokers that show the same files check each other."""
+        """Returns the TLS context with which brokers that use the same files verify each other."""
         return self._members
 
     async def follow(self) -> None:
-        """Reads the files again and again, for ever."""
+        """Reads the files periodically, forever."""
         while True:
             await asyncio.sleep(EVERY_S)
             await asyncio.to_thread(self.refresh)
 
     def refresh(self) -> None:
-        """Reads the files again, and shows a pair that has changed, has stayed so since the last read, and fits."""
+        """Reads the files. Uses a changed pair if it equals the previous read and the key matches the certificate."""
         try:
             content, failure = self._read(), None
         except OSError as error:
@@ -165,16 +168,16 @@ class Certificate:
             self._context = _context(*self._files)
         except (OSError, ValueError) as error:
             self._unfit = content
-            logger.warning("%s; clients still get the previous certificate", self._words(error))
+            logger.warning("%s; the broker keeps using the previous certificate", self._words(error))
             return
         self._shown = content
-        logger.info("tls_cert_file=%s was renewed: new connections get it", self._files[0])
+        logger.info("tls_cert_file=%s was renewed: new connections use it", self._files[0])
 
     def _read(self) -> bytes:
         return b"\0".join(file.read_bytes() for file in self._files)
 
     def _words(self, error: Exception) -> str:
-        """Returns the fault in words, and its file, if it is in one alone; OpenSSL does not say in which."""
+        """Describes what is wrong, and in which file if only one is wrong; OpenSSL does not report the file."""
         cert_file, key_file = self._files
         if isinstance(error, OSError) and error.filename:
             setting = "tls_cert_file" if Path(error.filename) == cert_file else "tls_key_file"
@@ -189,7 +192,8 @@ class Certificate:
 
 
 def certificate_of(settings: Settings) -> Certificate | None:
-    """Returns the certificate that the settings name, or None. Raises InvalidRequest, also for a half of a pair."""
+    """Returns the certificate that the settings name, or None. Raises InvalidRequest, also if only one of certificate
+    and key is set."""
     given = {name: getattr(settings, name) for name in ("tls_cert_file", "tls_key_file")}
     missing = [name for name, path in given.items() if not path]
     if len(missing) == 1:
@@ -198,8 +202,8 @@ def certificate_of(settings: Settings) -> Certificate | None:
 
 
 def trust_of(settings: Settings, own: Certificate | None) -> Trust | None:
-    """Returns the maker of the context by which this broker checks others at https URLs; None: that of the system.
-    Raises InvalidRequest."""
+    """Returns a function that makes the TLS context with which this broker verifies other brokers at https URLs; None
+    means the system's CAs. Raises InvalidRequest."""
     if settings.brokers > 1 and own:
         return own.trust_of_members
     if not settings.tls_ca_file:
@@ -207,14 +211,14 @@ def trust_of(settings: Settings, own: Certificate | None) -> Trust | None:
     try:
         trusted = ssl.create_default_context(cafile=settings.tls_ca_file)
     except (OSError, ValueError) as error:
-        detail = f"tls_ca_file={settings.tls_ca_file} is not the certificate of an authority: {_reason(error)}"
+        detail = f"tls_ca_file={settings.tls_ca_file} is not a CA certificate: {_reason(error)}"
         raise InvalidRequest(detail, field="tls_ca_file") from None
     return lambda: trusted
 
 
 def _context(cert_file: Path, key_file: Path) -> ssl.SSLContext:
-    """Returns a context of TLS 1.2 or newer. Raises OSError, and ValueError for a key that is encrypted: nobody is
-    there to type a password."""
+    """Returns a context for TLS 1.2 or newer. Raises OSError, and ValueError for an encrypted key, because nobody could
+    type the password."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
@@ -223,7 +227,7 @@ def _context(cert_file: Path, key_file: Path) -> ssl.SSLContext:
 
 
 def _members_context(cert_file: Path) -> ssl.SSLContext:
-    """Returns a context that trusts this very certificate, under whatever name it is met."""
+    """Returns a context that trusts exactly this certificate, whatever the host name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

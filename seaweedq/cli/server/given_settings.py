@@ -1,12 +1,11 @@
-"""The settings that a broker was given: on the command line, in the environment, in a TOML file, in this precedence;
-and checks that need several of them.
+"""Reads a broker's settings from the command line, the environment and a TOML file, in this order of precedence. Also
+has the checks that need several settings.
 
-pydantic-settings reads the file and the variables. The words of errors are ours: they name the setting, the text that
-was given, and its place.
+pydantic-settings reads the file and the variables. This module words the errors, which name the setting, the given
+text, and where it was given.
 
-`auth=auto` lets in everyone who connects, which is right on loopback alone: elsewhere the settings must say that it is
-wanted. A broker whose settings do not say so does not start, so that none is open by an oversight.
-"""
+`auth=auto` lets everyone in who can connect, which is acceptable only on loopback. A broker that other machines can
+reach must have `auth=required` or `auth=none`; otherwise it does not start, so that no broker is open by mistake."""
 
 import logging
 import os
@@ -52,7 +51,7 @@ _FIELDS: Any = Settings  # pydantic-settings reads the names of its fields; `Set
 
 
 class _Variables(EnvSettingsSource):
-    """Variables with names in capitals, but for those that Kubernetes sets."""
+    """Reads variables with upper-case names, except those that Kubernetes sets."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         value = self.env_vars.get(f"{PREFIX}{field_name.upper()}")
@@ -61,7 +60,7 @@ class _Variables(EnvSettingsSource):
 
 
 def settings_of(config: Path | None, given: dict[str, Any]) -> Settings:
-    """Returns the settings from the command line, SEAWEEDQ_* variables and a TOML file. Raises InvalidRequest, which
+    """Reads the settings from the command line, SEAWEEDQ_* variables and a TOML file. Raises InvalidRequest, which
     names the setting and where it was given."""
     named = {name: value for name, value in given.items() if value is not None}
     variables = _Variables(_FIELDS, case_sensitive=True, env_prefix=PREFIX)()
@@ -82,7 +81,7 @@ def settings_of(config: Path | None, given: dict[str, Any]) -> Settings:
 
 
 def _in_numbers(given: Mapping[str, Any], origin: Callable[[str], str]) -> dict[str, Any]:
-    """Returns settings with numbers in place of durations and sizes that are texts. Raises InvalidRequest."""
+    """Converts durations and sizes with units to numbers. Raises InvalidRequest."""
     found = dict(given)
     for name, value in given.items():
         if isinstance(value, str) and unit_of(name):
@@ -103,7 +102,7 @@ def _read_file(config: Path) -> dict[str, Any]:
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """Returns a warning for each variable that looks like a setting, in capitals or not, and is none."""
+    """Returns a warning for each variable that looks like a setting, in any case, but is not one."""
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | OTHERS
     warnings = []
     for name in sorted(environment):
@@ -118,7 +117,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
 
 def _origin(name: str, given: Mapping[str, Any], config: Path | None) -> str:
-    """Returns where a setting was given, or the file, which alone may have unknown ones."""
+    """Returns where a setting was given. Only the file can have unknown settings."""
     if name in given:
         return f"--{name.replace('_', '-')}"
     variable = f"{PREFIX}{name.upper()}"
@@ -127,15 +126,15 @@ def _origin(name: str, given: Mapping[str, Any], config: Path | None) -> str:
 
 def _no_setting(name: str) -> str:
     near = get_close_matches(name.lower(), Settings.model_fields, 1)
-    return f"there is no setting {name!r}" + (f"; {near[0]} is the nearest" if near else "")
+    return f"there is no setting {name!r}" + (f"; the nearest is {near[0]}" if near else "")
 
 
 logger = logging.getLogger("seaweedq")
 
 
 def check_auth(settings: Settings) -> None:
-    """Warns of a broker on which nobody needs a token. Raises InvalidRequest if nobody has said so, and others than
-    this machine reach it."""
+    """Warns if a broker requires no tokens. Raises InvalidRequest if the settings do not say so, and other machines can
+    reach the broker."""
     reached = _reached(settings)
     if settings.auth == "auto" and reached:
         raise InvalidRequest(
@@ -149,7 +148,7 @@ def check_auth(settings: Settings) -> None:
 
 
 def check_advertised(settings: Settings) -> None:
-    """Raises InvalidRequest if a broker that speaks TLS alone would send clients and brokers to plain HTTP."""
+    """Raises InvalidRequest if a broker that accepts only TLS would advertise a plain HTTP URL."""
     url = settings.advertise_url
     if settings.tls_cert_file and url and not url.startswith("https://"):
         raise InvalidRequest(
@@ -160,12 +159,12 @@ def check_advertised(settings: Settings) -> None:
 
 
 def check_peer_port(settings: Settings) -> None:
-    """Raises InvalidRequest if the port is one of those for clients, or an URL is given and no port."""
+    """Raises InvalidRequest if peer_port is also a port for clients, or if its URL is set without the port."""
     if not settings.peer_port:
         if settings.advertise_peer_url:
             raise InvalidRequest(
-                f"setting advertise_peer_url={settings.advertise_peer_url!r}: there is no peer_port; give one, or "
-                "leave the URL out",
+                f"setting advertise_peer_url={settings.advertise_peer_url!r}: peer_port is not set; set it, or leave "
+                "the URL out",
                 field="advertise_peer_url",
             )
         return
@@ -173,18 +172,18 @@ def check_peer_port(settings: Settings) -> None:
     if settings.port and abs(settings.peer_port - settings.port) <= last:
         raise InvalidRequest(
             f"setting peer_port={settings.peer_port}: port={settings.port} "
-            + (f"and the {last} ports behind it are" if last else "is")
+            + (f"and the {last} ports after it are" if last else "is")
             + " for clients; choose another one",
             field="peer_port",
         )
 
 
 def check_members(settings: Settings) -> None:
-    """Raises InvalidRequest for settings that several brokers on a machine, or one of them, cannot have."""
+    """Raises InvalidRequest for settings that do not fit several brokers on one machine."""
     if settings.member > (settings.brokers if settings.brokers > 1 else 0):
         raise InvalidRequest(
-            f"setting member={settings.member}: brokers is {settings.brokers}; leave member out, the parent of several "
-            "brokers sets it",
+            f"setting member={settings.member}: brokers is {settings.brokers}; leave member out, because the parent "
+            "process sets it",
             field="member",
         )
     if settings.brokers == 1:
@@ -197,19 +196,20 @@ def check_members(settings: Settings) -> None:
     for name, url in (("advertise_url", settings.advertise_url), ("advertise_peer_url", settings.advertise_peer_url)):
         if url:
             raise InvalidRequest(
-                f"setting {name}={url!r}: {settings.brokers} brokers cannot share one URL; leave it out, and each "
-                "advertises the address that it listens on",
+                f"setting {name}={url!r}: {settings.brokers} brokers cannot share one URL; leave it out, so that "
+                "each broker advertises the address that it listens on",
                 field=name,
             )
     for name, port in (("port", settings.port), ("peer_port", settings.peer_port)):
         if port and not settings.member and port + settings.brokers - 1 > 65_535:
             raise InvalidRequest(
-                f"setting {name}={port}: {settings.brokers} brokers need as many ports, up to 65535", field=name
+                f"setting {name}={port}: {settings.brokers} brokers need as many consecutive ports, up to 65535",
+                field=name,
             )
 
 
 def is_loopback(host: str) -> bool:
-    """Tells whether a host is this machine by its name or address. No name is looked up."""
+    """Returns whether a host is a loopback name or address. No name is looked up."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -217,7 +217,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _reached(settings: Settings) -> str | None:
-    """Returns the setting by which others reach the broker, None if none does."""
+    """Returns the setting that makes the broker reachable from other machines, or None."""
     if not is_loopback(settings.host):
         return f"host={settings.host!r}"
     if settings.advertise_url and not is_loopback(urlsplit(settings.advertise_url).hostname or ""):

@@ -1,13 +1,13 @@
-"""The HTTP server of a broker, from its port to the order in which its serving ends.
+"""The HTTP server of a broker: from binding its port to shutting down in order.
 
-The end, after a signal: for `shutdown_delay_s` `/readyz` is 503, each answer to a client is the last one on its
-connection, and everything else as before, so that load balancers and kept connections turn elsewhere before anything
-else changes; then the broker hands over to others; then the port is closed, clients that wait are sent home, and
-requests that are being answered are answered. Each further signal cuts the step short that is being waited for. A lost
-lease skips all of this. What fails in a step is logged, and the serving ends nevertheless.
+A shutdown after a signal has three steps. First, for `shutdown_delay_s`, `/readyz` answers 503 and each answer closes
+its connection, so that load balancers and clients turn to other brokers; everything else works as before. Second, the
+broker hands over its segments and subscriptions. Third, it closes the port, ends waiting requests, and completes the
+others. Each further signal ends the present step. A lost lease skips all steps. Errors in a step are logged, and the
+shutdown continues.
 
-Strangers can cause a log line with each request that uvicorn cannot read: `OnceInAWhile` bounds these.
-"""
+Each request that uvicorn cannot read causes a log line, and anyone can send such requests; `OnceInAWhile` limits these
+lines."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ EACH_S = 10.0
 
 
 class OnceInAWhile(logging.Filter):
-    """Lets a line of this text pass once each EACH_S, and says how many others there were."""
+    """Lets a log line with this text pass once per EACH_S, and adds how many lines were suppressed."""
 
     def __init__(self, text: str, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class OnceInAWhile(logging.Filter):
         self._held_back = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Returns whether a line passes."""
+        """Returns whether a log line may pass."""
         if record.msg != self._text:
             return True
         now_s = self._now()
@@ -66,8 +66,8 @@ logger = logging.getLogger("seaweedq")
 
 
 def listen(settings: Settings, port: int | None = None) -> socket.socket:
-    """Binds a port, by default that of clients, before anything else, so that a port in use is found before a lease is
-    taken. Raises OSError."""
+    """Binds a port, by default the port for clients. This is the first step, so that a port in use is noticed before
+    the broker takes a lease. Raises OSError."""
     port = settings.port if port is None else port
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family)
@@ -88,8 +88,8 @@ def url_of(host: str, listener: socket.socket, scheme: str = "http") -> str:
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn with the broker's own end of serving. Signals are those of the process, none of uvicorn's. The port of
-    `peer_listener`, for brokers, is served for as long as the other one."""
+    """uvicorn with the broker's own shutdown. The process handles signals, not uvicorn. The port for brokers
+    (`peer_listener`) is served for as long as the port for clients."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class HttpServer(uvicorn.Server):
         self._heard = 1  # signals: the first one begins the end of the serving
 
     async def run_until_stopped(self, listener: socket.socket) -> None:
-        """Serves until a signal comes, or the broker's life is lost."""
+        """Serves until a signal arrives, or the broker loses its lease."""
         tasks = [asyncio.create_task(self._end(listener), name="end of the serving")]
         if self._certificate:
             tasks.append(asyncio.create_task(self._certificate.follow(), name="renewal of the certificate"))
@@ -137,7 +137,7 @@ class HttpServer(uvicorn.Server):
                 task.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serves both ports, with the same rules for connections and for their end."""
+        """Serves both ports, with the same rules for connections and for shutting down."""
         await super().startup(sockets)
         if self._peer_listener:
             config, loop = self._peer_config, asyncio.get_running_loop()
@@ -149,7 +149,7 @@ class HttpServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves the signals alone: uvicorn would raise them once more, and the process would die unflushed."""
+        """Does nothing with signals: uvicorn would raise them again, and the process would end without flushing."""
         yield
 
     async def _end(self, listener: socket.socket) -> None:
@@ -159,7 +159,7 @@ class HttpServer(uvicorn.Server):
             if not lost.is_set():
                 await self._leave(listener)
         except Exception:
-            logger.exception("could not leave in order; stopping")
+            logger.exception("could not hand over in order; stopping")
         finally:
             self._broker.begin_stop()
             if lost.is_set():
@@ -167,7 +167,7 @@ class HttpServer(uvicorn.Server):
             self.should_exit = True
 
     async def _leave(self, listener: socket.socket) -> None:
-        """Waits, hands over, and answers clients that have connected."""
+        """Runs the shutdown: waits, hands over, and answers connected clients."""
         settings = self._broker.process.settings
         self._broker.leave()
         if settings.shutdown_delay_s:
@@ -179,7 +179,8 @@ class HttpServer(uvicorn.Server):
         await self._cut_short(asyncio.sleep(ACCEPT_S))
 
     async def _cut_short(self, step: Coroutine[Any, Any, None]) -> None:
-        """Does a step of the end, until another signal comes, which counts for this step alone, or the life is lost."""
+        """Runs a step of the shutdown, until it is done, another signal ends this step, or the broker loses its
+        lease."""
         await _first(step, self._stop.wait(self._heard + 1), self._broker.lost.wait())
         self._heard = min(self._heard + 1, self._stop.count)
 
@@ -206,7 +207,7 @@ def _with_tls(
     bounds: ConnectionBounds,
     refusals_of: str = "tls",
 ) -> Callable[..., asyncio.Protocol]:
-    """Returns the maker of what stands before `speak` until a connection's handshake is done."""
+    """Returns a factory for the protocol that runs a connection's TLS handshake before `speak` takes over."""
 
     def begin(**named: Any) -> Handshake:
         return Handshake(partial(speak, **named), context, bounds, refusals_of)
@@ -215,8 +216,8 @@ def _with_tls(
 
 
 async def _first(*works: Coroutine[Any, Any, Any]) -> None:
-    """Waits until the first of some works has ended, and cancels the others. Raises the error of one that failed; that
-    one of them was cancelled is no error."""
+    """Waits until the first of several works has ended, and cancels the others. Raises the error of a failed work; a
+    cancelled work is not an error."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

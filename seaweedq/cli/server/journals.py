@@ -1,7 +1,6 @@
-"""Chooses the journals that the settings name: the only place where a journal's kind is chosen, and its pace.
+"""Opens the journals that the settings name. No other module chooses a journal's kind and its pace.
 
-It is apart from the other backends, since `seaweedq doctor` opens those, and journals import pyarrow.
-"""
+This is separate from `backends`, because `seaweedq doctor` opens the other backends, and journals import pyarrow."""
 
 import logging
 import time
@@ -42,13 +41,13 @@ def journal_setup(
     disk: Disk | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> JournalSetup:
-    """Returns the home folder of a broker with these settings, and its journals: it writes the kind that the settings
-    name, and recovers all kinds. `sleep` waits for an earlier holder of the folder; `environ` has AWS's variables."""
+    """Returns a broker's home folder and its journals. The broker writes the kind of journal that the settings name,
+    and recovers all kinds. `sleep` waits for an earlier holder of the folder; `environ` has AWS's variables."""
     disk = disk or Disk()
     home = HomeFolder(settings.home, disk, ids, sleep)
     pace, why = object_pace(settings, environ)
     if settings.journal_kind == OBJECT:
-        logger.info("the journal's puts: %s", why)
+        logger.info("pace of the journal's puts: %s", why)
 
     def open_journals(store: ObjectStore, level: Level, seen: SeenNow) -> Journals:
         files = FileJournals(home, disk, ids, settings.journal_file_bytes, level, seen)
@@ -59,7 +58,7 @@ def journal_setup(
 
 
 def object_pace(settings: Settings, environ: Mapping[str, str]) -> tuple[Pace, str]:
-    """Returns the pace of an object journal's puts, and the reason of it, in words."""
+    """Returns the pace of an object journal's puts, and describes the reason."""
     window, low_s, high_s = settings.journal_window, settings.journal_linger_s, settings.journal_linger_max_s
     per_s, why = settings.journal_puts_per_s, "as journal_puts_per_s says"
     if low_s is not None or high_s is not None:
@@ -70,13 +69,13 @@ def object_pace(settings: Settings, environ: Mapping[str, str]) -> tuple[Pace, s
     if per_s is None:
         charges = is_charging(settings, environ)
         per_s = CHARGED_PER_S if charges else 0
-        why = "since this store charges for puts" if charges else "since this store does not charge for puts"
-        why += "; journal_puts_per_s sets it"
+        why = "because this store charges for puts" if charges else "because this store does not charge for puts"
+        why += "; to change this, set journal_puts_per_s"
     return Pace(window, puts_per_s=per_s), f"{_bound(per_s)}, {why}"
 
 
 def is_charging(settings: Settings, environ: Mapping[str, str]) -> bool:
-    """Returns whether the store charges for each put, as far as its URL and its endpoints tell."""
+    """Guesses from the store's URL and endpoints whether the store charges for each put."""
     if not settings.store_path.startswith("s3://"):
         return False
     named = settings.s3_endpoints or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""

@@ -1,9 +1,9 @@
-"""The last line of the terminal in which a broker runs: messages in and out, topics, unacked messages, once a second.
+"""The live line at the bottom of a broker's terminal: messages in and out, topics, and unacked messages, once per
+second.
 
-All that the process prints goes above the line: stdout and stderr are replaced by streams that erase the line, write,
-and draw it again. A thread draws, so that a terminal that takes nothing (Ctrl-S) stops no broker. Nothing is drawn
-while a text lacks the end of its line, nor while the process is in the background of its shell.
-"""
+Everything else that the process prints appears above the line: stdout and stderr are replaced by streams that erase the
+line, write, and draw the line again. A thread draws, so a terminal that accepts no output (Ctrl-S) does not stop the
+broker. Nothing is drawn while printed text lacks its line end, or while the process is in the background."""
 
 import asyncio
 import os
@@ -27,7 +27,8 @@ ERASE = "\r\x1b[2K"
 
 
 class Figures(NamedTuple):
-    """The messages that a broker has taken and delivered since its start, its topics, and its unacked messages."""
+    """The numbers of messages that a broker has accepted and delivered since its start, and of its topics and unacked
+    messages."""
 
     taken: int
     delivered: int
@@ -36,7 +37,7 @@ class Figures(NamedTuple):
 
 
 def figures_of(broker: "Broker") -> Figures:
-    """Returns the figures of a ready broker. Sends no request."""
+    """Reads the figures of a ready broker, without a request."""
     room = broker.subscribing
     return Figures(
         broker.log.commit.messages, room.dispatcher.delivered, len(broker.catalog.names()), room.meter.behind()
@@ -44,14 +45,14 @@ def figures_of(broker: "Broker") -> Figures:
 
 
 def text_of(before: Figures, now: Figures, passed_s: float) -> str:
-    """Returns the line for the figures of two times."""
+    """Returns the live line, given the figures at two times."""
     taken, delivered = ((new - old) / passed_s for old, new in zip(before[:2], now[:2], strict=True))
     topics = counted(now.topics, "topic")
     return f"in {taken:,.0f}/s · out {delivered:,.0f}/s · {topics} · {now.behind:,} behind"
 
 
 class LiveLine:
-    """The line, below all that is printed through its streams."""
+    """Draws the live line below everything that is printed through its streams."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -63,7 +64,7 @@ class LiveLine:
 
     @staticmethod
     def at_terminal() -> "LiveLine | None":
-        """Replaces the streams of a process whose stdout is a terminal. Returns its line, None if there is none."""
+        """Replaces the process's streams if stdout is a terminal. Returns the live line, or None without a terminal."""
         if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
             return None
         line = LiveLine(sys.stdout)
@@ -77,12 +78,12 @@ class LiveLine:
         return _Above(stream, self)
 
     def show(self, text: str) -> None:
-        """Draws another line soon."""
+        """Sets the text of the line, which is drawn soon."""
         self._text = text
         self._changed.set()
 
     def end(self) -> None:
-        """Erases the line; nothing is drawn until the next `show`."""
+        """Erases the line. Nothing is drawn until the next `show`."""
         self._text = ""
         if self._lock.acquire(timeout=END_S):
             try:
@@ -92,7 +93,7 @@ class LiveLine:
                 self._lock.release()
 
     def write_above(self, stream: TextIO, text: str) -> int:
-        """Writes to a stream, with the line erased meanwhile."""
+        """Writes to a stream: erases the line, writes, and draws the line again."""
         with self._lock:
             if self._is_drawn:
                 self._put(ERASE)
@@ -111,7 +112,7 @@ class LiveLine:
                 self._draw()
 
     def _draw(self) -> None:
-        """Draws the line as it is by now. The caller has the lock."""
+        """Draws the current line. The caller holds the lock."""
         if self._line_is_open or not (self._text or self._is_drawn) or not self._is_in_foreground():
             return
         self._put(ERASE + cut(self._text, (terminal_width() or 80) - 1))
@@ -143,7 +144,7 @@ class _Above:
 
 @contextmanager
 def shown_live(broker: "Broker", line: LiveLine | None) -> Iterator[None]:
-    """Shows the figures of a broker that is ready for as long as the block takes, if there is a line."""
+    """Shows a ready broker's figures until the block ends, if there is a live line."""
     if line is None or broker.waiting:
         yield
         return

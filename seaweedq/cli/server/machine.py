@@ -1,10 +1,9 @@
-"""The needs of a broker on its machine: folders that it may write, and open files.
+"""What a broker needs from its machine: writable folders, and enough open files.
 
-The check that this process may write to the data folder and to a local store comes before anything is written there.
-The error names the folder and the user: a container often runs as another user than the owner of its volume. A data
-folder that the process makes is its user's alone, since messages are nobody else's. Of a store elsewhere the group may
-read, so that the group's other users can run Spark or DuckDB on it.
-"""
+Before anything is written, the process checks that it can write to the data folder and to a local store. The error
+names the folder and the user, because a container often runs as another user than the owner of its volume. Only the
+user can read a data folder that the process creates, because nobody else should see messages. The group can read a
+store outside the data folder, so that other users can run Spark or DuckDB on it."""
 
 import logging
 import os
@@ -19,13 +18,13 @@ PARTS = ("lock", "folder-id", "admin-token", "cluster-secret", "coordination.db"
 
 
 def keep_others_out() -> None:
-    """Has this process, and those that it starts, make nothing that users outside of its group may read."""
+    """Makes sure that files created by this process and its children cannot be read by users outside its group."""
     os.umask(os.umask(MASK) | MASK)
 
 
 def check_folders(settings: Settings) -> None:
-    """Makes the data folder, and the folder of a local store if that is elsewhere. Raises PermissionError for the first
-    that this process may not write; OSError."""
+    """Creates the data folder, and the folder of a local store outside it. Raises PermissionError for the first folder
+    that this process cannot write to; OSError."""
     _check("data folder", settings.data_dir, MODE)
     scheme, _, path = settings.store.partition("://")
     if scheme == "file" and path:
@@ -54,8 +53,8 @@ def _refusal(name: str, folder: Path, part: Path) -> PermissionError:
     else:
         make = "" if folder.exists() else f"mkdir -p {folder} && "
         why = f"{part} belongs to user {part.stat().st_uid}; {make}chown -R {user}:{group} {folder}"
-    why += ", or give the broker another folder"
-    return PermissionError(f"{name} {folder} cannot be written by user {user}: {why}")
+    why += ", or choose another folder"
+    return PermissionError(f"user {user} cannot write to {name} {folder}: {why}")
 
 
 MOST = 16_384
@@ -65,7 +64,7 @@ logger = logging.getLogger("seaweedq")
 
 
 def raise_limit() -> int:
-    """Raises the limit of open files as far as the process may, and returns it."""
+    """Raises the limit of open files as far as possible, and returns it."""
     if sys.platform == "win32":
         return 8192
     import resource
@@ -80,12 +79,13 @@ def raise_limit() -> int:
 
 
 def connections_of(wanted: int, files: int) -> tuple[int, int]:
-    """Returns how many connections a broker takes, and how many more for probes and brokers, with that limit of open
-    files; `wanted` is max_connections."""
+    """Returns how many connections a broker accepts with this limit of open files, and how many more for probes and
+    other brokers. `wanted` is max_connections."""
     possible = max(FEWEST, files * 9 // 10 - OTHERS)
     if wanted > possible:
         logger.warning(
-            "max_connections=%d is more than %d open files allow; taking %d: raise the limit of open files (nofile)",
+            "max_connections=%d is more than %d open files allow, so the broker accepts %d connections: raise the "
+            "limit of open files (nofile)",
             wanted,
             files,
             possible,

@@ -1,8 +1,8 @@
-"""One broker of several on a machine, over all of its processes: restarted when it ends, until it is stopped.
+"""One of several brokers on a machine: runs its process, and restarts it whenever it ends, until it is stopped.
 
-The decisions come first, and are pure but for names in the data folder: how each broker is started, and when again, and
-what exit codes mean. A process's output is passed on line by line, with its number; its greeting contains its URL.
-"""
+The decisions come first in this file: how to start a broker, when to restart it, and what an exit code means. Except
+for names in the data folder, they are pure. The broker's output is passed on line by line, with its number. The
+greeting contains the broker's URL."""
 
 import asyncio
 import logging
@@ -27,8 +27,8 @@ JOURNALS = "journals"
 
 
 def check_folder(settings: Settings) -> None:
-    """Raises InvalidRequest if a broker that ran alone left a journal. Several brokers have a folder each below the
-    data folder, and never recover such a journal."""
+    """Raises InvalidRequest if a single broker left a journal in the data folder. Several brokers use one subfolder
+    each, and would never recover such a journal."""
     folder = settings.data_dir / JOURNALS
     if folder.is_dir() and any(folder.iterdir()):
         raise InvalidRequest(
@@ -39,13 +39,13 @@ def check_folder(settings: Settings) -> None:
 
 
 def homes(settings: Settings) -> list[Path]:
-    """Returns the folders of all members that have ever existed in this data folder."""
+    """Returns the folders of all members that ever existed in this data folder."""
     return sorted(path for path in settings.home.parent.glob("*") if path.is_dir())
 
 
 def member_command(program: Sequence[str], settings: Settings, member: int) -> list[str]:
-    """Returns the command that starts member 1, 2, ...: the parent's own command line, and the parent's decisions,
-    which override a config file that has changed since."""
+    """Returns the command that starts a member: the parent's own command line, plus the parent's decisions, which
+    override a config file that has changed since."""
     port = settings.port + member - 1 if settings.port else 0
     decided = {
         "--data-dir": settings.data_dir.absolute(),
@@ -58,33 +58,33 @@ def member_command(program: Sequence[str], settings: Settings, member: int) -> l
 
 
 def own_program() -> list[str]:
-    """Returns the command line that this process was started with, as a start by module."""
+    """Returns the command line of this process, as a start with `python -m`."""
     return [sys.executable, "-m", "seaweedq", *sys.argv[1:]]
 
 
 def quick_ends(before: int, lived_s: float) -> int:
-    """Returns how often in a row a broker ended within QUICK_S, including this time."""
+    """Returns how many times in a row, including this time, a broker ended within QUICK_S."""
     return before + 1 if lived_s < QUICK_S else 0
 
 
 def pause_s(quick: int) -> float:
-    """Returns how long to wait before the next start: at first not at all, then twice as long each time, up to
-    LAST_PAUSE_S."""
+    """Returns how long to wait before the next start: zero at first, then doubling up to LAST_PAUSE_S."""
     return min(LAST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(quick - 1, 16)) if quick else 0.0
 
 
 def ended_in_order(code: int, greeted: bool) -> bool:
-    """Tells whether a broker stopped as asked. Before its greeting it may not handle the signal yet."""
+    """Returns whether a broker stopped as requested. A broker that has not printed its greeting may not handle the
+    signal yet."""
     return code == 0 or (code == -signal.SIGTERM and not greeted)
 
 
 def hopeless(code: int, was_ready: bool) -> bool:
-    """Tells whether another start would fail in the same way: it ended by itself, and was never ready."""
+    """Returns whether another start would fail in the same way: the broker ended by itself, and was never ready."""
     return code > 0 and not was_ready
 
 
 def exit_words(code: int) -> str:
-    """Returns an exit code in words."""
+    """Describes an exit code."""
     if code >= 0:
         return f"ended with {code}"
     names = {known.value: known.name for known in signal.Signals}
@@ -99,14 +99,14 @@ LAST_WORDS_S = 1.0
 
 
 class Lines:
-    """Cuts the output of a pipe into lines; a line longer than CHUNK_BYTES is cut there."""
+    """Splits a pipe's output into lines. Lines longer than CHUNK_BYTES are split."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Returns the lines that are complete now, without their ends. Empty data means the end: the rest is the last
-        line."""
+        """Returns the lines that are now complete, without line ends. Empty data means that the pipe has ended, and
+        completes the last line."""
         *lines, rest = (self._rest + data).split(b"\n")
         if len(rest) > CHUNK_BYTES or not data:
             lines, rest = [*lines, rest] if rest else lines, b""
@@ -115,7 +115,7 @@ class Lines:
 
 
 class Life:
-    """A started process. `ended` returns its exit code, negative for a signal; then `lived_s` is set."""
+    """A started process. `ended` returns its exit code (negative for a signal) and sets `lived_s`."""
 
     def __init__(self, number: int, process: asyncio.subprocess.Process, pastes: bool) -> None:
         self.number = number
@@ -129,7 +129,7 @@ class Life:
 
     @classmethod
     async def begin(cls, number: int, command: Sequence[str], stdin: int, pastes: bool) -> "Life":
-        """Starts the process, in a session of its own: Ctrl-C and a closed terminal concern the parent. Raises
+        """Starts the process in its own session, so that Ctrl-C and a closed terminal reach only the parent. Raises
         OSError."""
         process = await asyncio.create_subprocess_exec(
             *command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
@@ -137,12 +137,12 @@ class Life:
         return cls(number, process, pastes)
 
     def signal(self, number: int) -> None:
-        """Sends a signal, unless the process has ended."""
+        """Sends a signal, if the process is still running."""
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     async def ready(self) -> bool:
-        """Waits until the broker is ready; returns False if it ends before."""
+        """Waits until the broker is ready. Returns False if the broker ends first."""
         greeted = asyncio.create_task(self.greeted.wait())
         await asyncio.wait([greeted, self.ended], return_when=asyncio.FIRST_COMPLETED)
         greeted.cancel()
@@ -199,7 +199,7 @@ logger = logging.getLogger("seaweedq")
 class Member:
     """Broker `number`, started by `command`, with `lifeline` at its stdin. Create it in a running loop.
 
-    `grace_s`: how long it may take to stop in order. `end_lease` is called with the number when a process has ended.
+    `grace_s` is how long the broker may take to stop. `end_lease` is called with the number when a process has ended.
     """
 
     def __init__(
@@ -219,8 +219,8 @@ class Member:
         self._stopping = self._asked = self._was_ready = False
 
     async def keep(self) -> int:
-        """Starts the broker, and restarts it whenever it ends. Returns 0 if it was stopped in order, 1 if not; its exit
-        code if another start would not help."""
+        """Starts the broker, and restarts it whenever it ends. Returns 0 if it was stopped in order, 1 if not, or its
+        exit code if another start would not help."""
         quick = 0
         while not self._stopping:
             life = await self._begin()
@@ -236,15 +236,13 @@ class Member:
                 return code
             quick = 0 if self._asked else quick_ends(quick, life.lived_s if life else 0.0)
             if not self._asked:
-                logger.warning(
-                    "broker %d %s: starting it again in %.1f s", self.number, exit_words(code), pause_s(quick)
-                )
+                logger.warning("broker %d %s: restarting it in %.1f s", self.number, exit_words(code), pause_s(quick))
             self._asked = False
             await self._pause(pause_s(quick))
         return 0
 
     async def restart(self) -> bool:
-        """Stops the broker in order and lets it be started again. Tells whether it became ready, or ended before."""
+        """Stops the broker in order, and lets it start again. Returns whether it became ready."""
         born = self._next
         self._hurry.set()
         if self._life and not self._life.ended.done():

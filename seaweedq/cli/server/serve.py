@@ -1,4 +1,4 @@
-"""`seaweedq serve`: parses settings, and runs a broker or the parent of several."""
+"""`seaweedq serve`: parses the settings, and runs a broker, or the parent process of several brokers."""
 
 import os
 
@@ -44,7 +44,7 @@ seaweedq serve --config broker.toml
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Returns a command whose options are the settings, with their names, types, help and defaults."""
+    """Builds a command whose options are the settings, with their names, types, help and defaults."""
     options = [_option(name, field, group) for group, of in GROUPS.items() for name, field in of.model_fields.items()]
     own = [p for p in inspect.signature(command).parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     command.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
@@ -73,15 +73,15 @@ def _option(name: str, field: FieldInfo, group: str) -> inspect.Parameter:
 @with_settings
 def serve(
     config: Annotated[
-        Path | None, typer.Option("--config", envvar="SEAWEEDQ_CONFIG", help="A TOML file with settings by name.")
+        Path | None, typer.Option("--config", envvar="SEAWEEDQ_CONFIG", help="TOML file with settings.")
     ] = None,
     **given: Any,
 ) -> None:
     """Run a broker on a data folder until SIGTERM or Ctrl-C. You can also set every option as a SEAWEEDQ_* variable, or
     as a key in the TOML file.
 
-    The first line on stdout has the broker's URL, even with --port 0. The log goes to stderr. On a terminal, the last
-    line shows the load, unless --brokers runs several brokers on the folder.
+    The first line on stdout has the broker's URL, even with --port 0. The log goes to stderr. On a terminal, a live
+    line shows the load, unless --brokers runs several brokers.
 
     A DURATION is a number of seconds, or has units: 500ms, 90s, 1h30m, 7d, 2w. A SIZE is a number of bytes, or has a
     unit: 10GB (10^9), 512MiB (2^20).
@@ -104,7 +104,8 @@ def serve(
 
 
 def _run(settings: Settings, line: LiveLine | None) -> None:
-    """Runs a broker, or the parent of several. Only here is imported what help and wrong settings do not need."""
+    """Runs a broker, or the parent process of several. Modules that help and settings' errors do not need are imported
+    here."""
     gc.disable()  # imported objects stay: collecting them again and again takes a sixth of a start
     from seaweedq.cli.server.given_settings import check_advertised, check_auth, check_members, check_peer_port
     from seaweedq.cli.server.stop_signals import end_with_parent
@@ -135,7 +136,7 @@ def _keep_imported() -> None:
 
 
 def _quieten() -> None:
-    """Keeps what libraries log to warnings."""
+    """Limits the log lines of libraries to warnings."""
     from seaweedq.api.connections.protocol import UNREADABLE
     from seaweedq.cli.server.http_server import OnceInAWhile
 
@@ -146,7 +147,7 @@ def _quieten() -> None:
 
 
 def _log_audit_as_json() -> None:
-    """Has each line of the audit be a JSON document and nothing else, whatever `log_level` says."""
+    """Logs each audit line as a bare JSON document, whatever the `log_level`."""
     audit, handler = logging.getLogger("seaweedq.audit"), logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     audit.handlers, audit.propagate = [handler], False

@@ -1,20 +1,18 @@
-"""SIGTERM and SIGINT of a broker's process, and the deadline of its stop.
+"""Handles SIGTERM and SIGINT of a broker's process, and the deadline for stopping.
 
-One handler is there from before the first await to the last step of the process. A handler that belongs to a phase of a
-life (a start, the serving) leaves gaps between two phases, in which a signal is lost. So this one only counts, and
-`wait` also returns for signals that came before it. Lives begin and end meanwhile, each with a loop of its own
-(`follow`).
+One signal handler is installed from before the first await until the end of the process. Separate handlers for start-up
+and serving would leave gaps in which a signal is lost. This handler only counts signals, and `wait` also returns for
+signals that arrived earlier. Meanwhile the broker may start again, each time with its own event loop (`follow`).
 
-The first signal begins the deadline: `delay_s` and `stop_s`, and `stop_s` alone from the second signal on, as that ends
-the delay. The process ends at the deadline, whatever hangs. A call that never returns cannot be cancelled: a read of a
-dead file system, a thread that the interpreter waits for at its exit. What is acknowledged is in the journal, so an end
-without the rest of a stop costs a recovery, and no message. A thread waits at a pipe. It is there from the beginning,
-and `begin` only writes to the pipe, so that the handler of a signal may call it at any place.
+The first signal sets the deadline to `delay_s` plus `stop_s`; the second signal ends the delay, so that only `stop_s`
+remains. At the deadline the process ends, whatever hangs. A call that never returns cannot be cancelled, such as a read
+of a dead file system, or a thread for which the interpreter waits at exit. Acknowledged messages are in the journal, so
+an incomplete stop costs a recovery but loses no message. A thread, started at the beginning, waits on a pipe; `begin`
+only writes to the pipe, so a signal handler may call it at any time.
 
-A broker of several is tied to its parent by a pipe at its stdin, of which only the parent holds the other end, as long
-as it lives. Unlike PR_SET_PDEATHSIG this does not depend on a thread of the parent, leaves no moment in which the
-parent's end goes unnoticed, and works on every Unix.
-"""
+If several brokers run on a machine, each has a pipe as its stdin whose other end only the parent process holds. The
+pipe closes when the parent ends. Unlike PR_SET_PDEATHSIG, this does not depend on a thread of the parent, misses no
+moment, and works on every Unix."""
 
 import asyncio
 import faulthandler
@@ -38,7 +36,7 @@ LAST_WORDS_S = 1.0
 
 
 class StopDeadline:
-    """Calls `overdue` in a thread of its own if a stop that has begun is not complete in time."""
+    """Calls `overdue` in its own thread if a stop is not complete in time."""
 
     def __init__(self, overdue: Callable[[], None]) -> None:
         self._overdue = overdue
@@ -47,15 +45,15 @@ class StopDeadline:
         self._thread.start()
 
     def begin(self, within_s: float) -> None:
-        """Sets the deadline; of several the earliest counts."""
+        """Sets the deadline. If there are several, the earliest counts."""
         os.write(self._write, ENTRY.pack(within_s))
 
     def clear(self) -> None:
-        """Takes back all deadlines: the stop is complete, and another life follows."""
+        """Removes all deadlines, because the stop is complete and the broker starts again."""
         self.begin(math.inf)
 
     def close(self) -> None:
-        """Ends the watch: nothing is left that could hang."""
+        """Ends the watch, because nothing is left that could hang."""
         os.close(self._write)
         self._thread.join()
         os.close(self._read)
@@ -75,8 +73,8 @@ class StopDeadline:
 
 
 def log_hanging(goes_on: bool = False) -> None:
-    """Logs that the stop is overdue, and whether a new start follows; prints the stacks of all threads. Returns in time
-    also if nobody reads what this process prints."""
+    """Logs that the stop is overdue and whether a restart follows, and prints the stacks of all threads. Returns in
+    time even if nobody reads the output of this process."""
     words = threading.Thread(target=_say, args=(goes_on,), daemon=True)
     words.start()
     words.join(LAST_WORDS_S)
@@ -84,7 +82,9 @@ def log_hanging(goes_on: bool = False) -> None:
 
 def _say(goes_on: bool) -> None:
     follows = "the program restarts" if goes_on else "the process ends"
-    logger.error("the stop is not complete in time: %s without finishing it; the journal keeps all messages", follows)
+    logger.error(
+        "the broker did not stop in time: %s without finishing the stop; the journal keeps all messages", follows
+    )
     faulthandler.dump_traceback(all_threads=True)
 
 
@@ -105,7 +105,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(Exception):
-    """A signal came while the thread slept."""
+    """A signal arrived while the thread was sleeping."""
 
 
 class StopSignals:
@@ -120,11 +120,11 @@ class StopSignals:
 
     @property
     def asked(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal has arrived."""
         return self.count > 0
 
     def handle(self) -> None:
-        """Handles the signals from now to the end of the process."""
+        """Handles the signals from now until the process ends."""
         for number in SIGNALS:
             signal.signal(number, self._handle)
 
@@ -137,16 +137,16 @@ class StopSignals:
                 self._loop.call_soon_threadsafe(self._changed.wake)
 
     def follow(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wakes who waits in this loop from now on; those of an earlier one are gone."""
+        """Delivers signals to this event loop from now on."""
         self._loop, self._changed = loop, Signal()
 
     async def wait(self, count: int = 1) -> None:
-        """Waits until as many signals have come, since the process began."""
+        """Waits until this many signals have arrived since the process started."""
         while self.count < count:
             await self._changed.wait(None)
 
     def sleep(self, time_s: float) -> None:
-        """Sleeps, and blocks the thread. Raises Stopped if a signal has come, before or meanwhile."""
+        """Sleeps and blocks the thread. Raises Stopped if a signal arrived before or during the sleep."""
         time.sleep(time_s)
         if self.asked:
             raise Stopped

@@ -1,16 +1,16 @@
-"""The parent of several brokers on one machine: it holds the data folder, starts them, and restarts those that end.
+"""The parent process of several brokers on one machine: locks the data folder, starts the brokers, and restarts a
+broker that ends.
 
-It serves no request and touches no message. SIGTERM and SIGINT stop all brokers; a second one ends their
-`shutdown_delay_s`, and one after that kills them. SIGHUP restarts one after another. If the parent itself is killed,
-its children see their stdin end, and stop (`end_with_parent`).
+The parent serves no requests and handles no messages. SIGTERM and SIGINT stop all brokers; a second signal ends their
+`shutdown_delay_s`, and a third kills them. SIGHUP restarts the brokers one after another. If the parent is killed, the
+stdin of its children closes, and they stop (`end_with_parent`).
 
-As the parent sees a broker's process end, it ends the broker's lease (`end_lease`), with a session of its own with
-coordination for as long as that takes. So nobody has to wait for the lease, nor to suspect anything. A lease that the
-parent cannot end is ended by the broker's next process, or ends by itself. The process that ended may never have lived
-in the folder: it may have waited there for one that lives, as a child does of a parent that was killed. So the folder
-is locked while it is read whose lease ends. The lock is given back before a lease ends, since whoever recovers the
-journal takes it at once.
-"""
+When a broker's process ends, the parent ends the broker's lease (`end_lease`), over its own short session with
+coordination. So other brokers need not wait until the lease expires. If the parent cannot end the lease, the broker's
+next process ends it, or it expires. The process that ended may not have used the folder: it may have waited for an
+older process that still runs, such as the child of a killed parent. So the parent locks the folder while it reads whose
+lease to end. It releases the lock before it ends a lease, because the broker that recovers the journal takes the lock
+immediately."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ logger = logging.getLogger("seaweedq")
 
 
 async def end_lease(settings: Settings, number: int) -> None:
-    """Ends the lives of a member whose process has ended. Logs a failure: then the lease ends by itself."""
+    """Ends the leases of a member whose process has ended. Logs a failure; the lease then expires."""
     try:
         async with asyncio.timeout(WITHIN_S):
             await _end_lives(settings, number)
@@ -64,7 +64,7 @@ async def _end_lives(settings: Settings, number: int) -> None:
 
 
 async def _dead(coordination: Coordination, home: Path, place: str) -> list[str]:
-    """Returns the brokers that have lived in the folder. Raises DataFolderInUse if one may live there."""
+    """Returns the brokers that have used the folder. Raises DataFolderInUse if a broker may still use it."""
     lock = FolderLock(home, Disk())
     lock.acquire()
     try:
@@ -77,9 +77,10 @@ MARGIN_S = 5.0  # beyond shutdown_s, for what a stop does before and after the f
 
 
 def supervise(settings: Settings, program: Sequence[str] | None = None) -> int:
-    """Runs `settings.brokers` brokers until SIGTERM or SIGINT. Returns the exit code, 0 if all have stopped in order.
-    If one ends by itself before it was ever ready, all end with its exit code. `program` starts one, by default as this
-    process was started. Raises InvalidRequest, DataFolderInUse, OSError."""
+    """Runs `settings.brokers` brokers until SIGTERM or SIGINT. Returns the exit code: 0 if all brokers stopped in
+    order. If a broker ends by itself before it was ever ready, all brokers end, and its exit code is returned.
+    `program` is the command that starts a broker, by default that of this process. Raises InvalidRequest,
+    DataFolderInUse, OSError."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # at info it tells of each look at /readyz
     check_members(settings)
     keep_others_out()
@@ -99,7 +100,7 @@ def supervise(settings: Settings, program: Sequence[str] | None = None) -> int:
 
 
 def _wait_for_orphans(settings: Settings) -> None:
-    """Waits for brokers whose parent was killed: they hold their folders, and their ports, until they have stopped."""
+    """Waits for brokers whose parent was killed: they hold their folders and ports until they have stopped."""
     for home in homes(settings):
         lock = FolderLock(home, Disk())
         try:
@@ -111,7 +112,7 @@ def _wait_for_orphans(settings: Settings) -> None:
 
 
 def _grace_s(settings: Settings) -> float:
-    """Returns how long a broker may take from a signal to its end."""
+    """Returns how long a broker may take to end after a signal."""
     return settings.shutdown_delay_s + settings.shutdown_s + MARGIN_S
 
 
@@ -128,7 +129,7 @@ async def _run(settings: Settings, program: Sequence[str], lifeline: int) -> int
 
 
 class _Parent:
-    """The reactions of the members to signals, and to the end of one of them."""
+    """Stops and restarts the members when signals arrive, or when a member ends."""
 
     def __init__(self, members: Sequence[Member], grace_s: float, delay_s: float) -> None:
         self._members, self._grace_s, self._delay_s = members, grace_s, delay_s
@@ -181,8 +182,7 @@ class _Parent:
             member.kill()
 
     def _hung_up(self) -> None:
-        """Handles SIGHUP, which has two meanings: a restart, or a closed terminal, which ends what was started
-        there."""
+        """Handles SIGHUP: a request to restart, or a closed terminal, which ends the brokers."""
         closed = self._terminal and not _has_terminal()
         self._terminal = self._terminal and not closed
         if closed:
@@ -207,7 +207,7 @@ class _Parent:
 
 
 def _has_terminal() -> bool:
-    """Tells whether this process has a terminal that could close."""
+    """Returns whether this process has a terminal that could close."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:

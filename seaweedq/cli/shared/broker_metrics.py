@@ -1,5 +1,5 @@
-"""The metrics of brokers, for commands. A learned broker sees a token only as the client would show it: over https, or
-on loopback."""
+"""Reads brokers' metrics for commands. A broker that the user did not name receives the token only over https or on
+loopback, as with the client."""
 
 import re
 
@@ -11,7 +11,7 @@ _SAMPLE = re.compile(r"^(\w+(?:\{[^\n]*\})?) (\S+)$", re.MULTILINE)
 
 
 def metrics_text(url: str, address: str) -> str:
-    """Returns the metrics of the broker at an address, as text; `url` names the brokers of the command. Raises
+    """Returns the metrics of the broker at an address, as text. `url` names the command's brokers. Raises
     ClientError."""
     import httpx
 
@@ -34,5 +34,5 @@ def metrics_text(url: str, address: str) -> str:
 
 
 def samples_of(text: str) -> dict[str, float]:
-    """Returns the values of a scrape by their names with labels."""
+    """Parses a scrape: values by metric name with labels."""
     return {name: float(value) for name, value in _SAMPLE.findall(text)}

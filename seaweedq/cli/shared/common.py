@@ -1,9 +1,8 @@
-"""Shared by the commands: options, also those with units, a client, the printing of errors and results, and commands to
-paste: how to reach a topic from curl, SQL and, in a session of its own, Spark. Imports nothing heavy.
+"""What commands share: options (also with units), a client, printing of errors and results, and commands to paste that
+reach a topic from curl, SQL and Spark. Imports nothing heavy.
 
-If a broker asks for tokens, the curl to paste reads the header that shows one from a pipe (`-H @-`): so no token is
-printed, and none is among the arguments of a process, which every user of a machine sees.
-"""
+If a broker requires tokens, the curl command reads the header with the token from a pipe (`-H @-`). So no token is
+printed, and none is in a process's arguments, which every user of the machine can see."""
 
 import os
 import re
@@ -32,7 +31,7 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 
 
 def chosen_url(context: typer.Context, url: str) -> str:
-    """Returns the URL that was given, else that of the current context, else the default."""
+    """Returns the given URL, or else that of the current context, or else the default."""
     source = context.get_parameter_source("url")
     return current_url(url) if source is not None and source.name == "DEFAULT" else url
 
@@ -42,7 +41,7 @@ Url = Annotated[
     typer.Option(
         "--url",
         envvar="SEAWEEDQ_URL",
-        help="URL of any broker, or of several, comma-separated; the current context overrides the default.",
+        help="URL of any broker, or comma-separated URLs; the current context overrides the default.",
         callback=chosen_url,
     ),
 ]
@@ -53,7 +52,8 @@ _REFUSED = "Connection refused"
 
 
 def _topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of topics that begin so, for the shell's completion; none if no broker answers soon."""
+    """Returns the names of topics that begin with this text, for shell completion; none if no broker answers
+    quickly."""
     from seaweedq.client.core.calls import pages
 
     try:
@@ -69,7 +69,7 @@ Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=Fa
 
 
 def connect(url: str, on_retry: "OnRetry | None" = None) -> "Client":
-    """Returns a client of the brokers at `url`; an invalid URL is a usage error."""
+    """Returns a client for the brokers at `url`. An invalid URL is a usage error."""
     from seaweedq.client import Client
 
     try:
@@ -80,7 +80,7 @@ def connect(url: str, on_retry: "OnRetry | None" = None) -> "Client":
 
 @contextmanager
 def calling(url: str, timeout_s: float = CLIENT_S) -> Iterator["SyncTransport"]:
-    """Opens a transport that runs the core's calls at the brokers at `url`; an invalid URL is a usage error."""
+    """Opens a transport that runs the core's calls at the brokers at `url`. An invalid URL is a usage error."""
     from seaweedq.client.core.attempts import Brokers, parse_urls
     from seaweedq.client.sync.transport import SyncTransport
 
@@ -103,19 +103,19 @@ def run(url: str, steps: "Steps[Any]") -> Any:
 
 
 def unusable(error: ValueError) -> typer.BadParameter:
-    """Returns the usage error for brokers that cannot be called: because of the URL, or of the environment's token."""
+    """Returns the usage error for an invalid URL, or an invalid token in the environment."""
     from seaweedq.client.http import InvalidToken
 
     return typer.BadParameter(str(error), param_hint=None if isinstance(error, InvalidToken) else "--url")
 
 
 def first_url(url: str) -> str:
-    """Returns the first of the brokers at `url`, for commands that use one alone."""
+    """Returns the first of the brokers at `url`, for commands that use only one broker."""
     return url.first() if isinstance(url, ContextUrl) else url.split(",")[0].strip()
 
 
 def one_line(error: BaseException) -> str:
-    """Returns an error as one line: the problem, and a hint."""
+    """Formats an error as one line: the problem and a hint."""
     detail = str(error) or type(error).__name__
     fields: dict[str, Any] = getattr(error, "fields", {})
     parts = [detail.rstrip(".")]
@@ -126,29 +126,30 @@ def one_line(error: BaseException) -> str:
     if (hint := fields.get("hint")) and str(hint) not in detail:
         parts.append(str(hint))
     if isinstance(error, ConnectionFailed) and _REFUSED in detail:
-        parts.append("seaweedq serve starts a broker, and --url names another one")
+        parts.append("start a broker with seaweedq serve, or name another one with --url")
     return "; ".join(" ".join(part.split()) for part in parts)
 
 
 def _is_told(row: dict[str, Any], detail: str) -> bool:
-    """Returns whether an error's detail already names this message and its reason."""
+    """Returns whether an error's detail already contains this message and its reason."""
     return f"message {row.get('index')}" in detail and str(row.get("reason")) in detail
 
 
 def printable(text: str) -> str:
-    """Returns a foreign text with escapes, as those of JSON, for characters that a terminal would obey: control
-    characters, and those that change the direction of the text."""
+    """Escapes characters in foreign text that a terminal would act on: control characters, and characters that change
+    the text direction. The escapes are those of JSON."""
     return _OBEYED.sub(lambda one: f"\\u{ord(one[0]):04x}", text)
 
 
 def path_text(path: Path) -> str:
-    """Returns a path as text, with escapes for bytes that are not UTF-8: no encoder takes what Python has for them."""
+    """Returns a path as text, with escapes for bytes that are not UTF-8, because no encoder accepts Python's
+    surrogates."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def regular_files(paths: Sequence[Path], option: str) -> None:
-    """Raises BadParameter for a path that is no regular file: an upload reads a file more than once, and a device or a
-    pipe gives its bytes once."""
+    """Raises BadParameter if a path is not a regular file: an upload reads its file more than once, but a device or a
+    pipe returns its bytes only once."""
     for path in paths:
         if not path.is_file():
             what = "a pipe" if path.is_fifo() else "a device" if path.exists() else "nothing"
@@ -157,12 +158,12 @@ def regular_files(paths: Sequence[Path], option: str) -> None:
 
 
 def counted(number: int, thing: str) -> str:
-    """Returns a number with its noun, as "1 message" or "2,310 messages"."""
+    """Returns a number with its noun, such as "1 message" or "2,310 messages"."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def complain(text: str, excerpt: str = "") -> None:
-    """Prints an error to stderr, on one line; below it an excerpt of its subject, into which a caret may point."""
+    """Prints an error to stderr on one line and, below it, an excerpt of the input, with an optional caret."""
     for line in (f"seaweedq: {text}", *excerpt.splitlines()):
         print(printable(line), file=sys.stderr)  # noqa: T201
 
@@ -173,7 +174,7 @@ def remark(text: str) -> None:
 
 
 def say(text: str = "") -> None:
-    """Prints a line to stdout, as it is."""
+    """Prints a line to stdout, unchanged."""
     typer.echo(text)
 
 
@@ -183,23 +184,23 @@ PLACES = "earliest, latest, a time such as 2026-01-31T12:00:00Z, or how long ago
 
 
 def duration(about: str, least: float = 0) -> Any:
-    """Returns an option that is a duration of at least so many seconds."""
+    """Returns an option for a duration of at least this many seconds."""
     return typer.Option(help=f"{about} {DURATIONS}", metavar="DURATION", parser=_parsed(seconds_of, least, "seconds"))
 
 
 def size(about: str, least: float = 0, most: float | None = None) -> Any:
-    """Returns an option that is a size within these bytes."""
+    """Returns an option for a size within these bounds, in bytes."""
     return typer.Option(help=f"{about} {SIZES}", metavar="SIZE", parser=_parsed(bytes_of, least, "bytes", most))
 
 
 def place(text: str, option: str) -> str | dict[str, str]:
-    """Returns a place of a topic as the API takes it. Raises BadParameter."""
+    """Parses a position in a topic for the API. Raises BadParameter."""
     if text in ("earliest", "latest"):
         return text
     try:
         return {"timestamp": moment_of(text, datetime.now(UTC)).isoformat()}
     except ValueError as error:
-        raise typer.BadParameter(f"{error}; or earliest, or latest", param_hint=option) from None
+        raise typer.BadParameter(f"{error}; earliest and latest are also valid", param_hint=option) from None
 
 
 def _parsed(
@@ -221,11 +222,11 @@ def _parsed(
 
 
 def lines(url: str, topic: str, path: str, value: str = '{"n": 1}', header: str = "") -> list[str]:
-    """Returns commands for a topic: `url` is a broker's, `path` the topic's directory on the store, as a URL.
+    """Returns commands to paste for a topic. `url` is a broker's URL, and `path` is the URL of the topic's directory in
+    the store.
 
-    `value` is a valid value of the topic, as JSON; if it is empty, no command publishes. `header` is the command of a
-    shell that prints the header with the token; if it is empty, curl shows none.
-    """
+    `value` is a valid value for the topic, as JSON; if it is empty, no command publishes. `header` is a shell command
+    that prints the header with the token; if it is empty, curl sends no token."""
     curl = f"{header} | curl -H @-" if header else "curl"
     curl += f" --cacert {quote(url.ca_file)}" if isinstance(url, ContextUrl) and url.ca_file else ""
     body = f"-H 'content-type: application/json' -d '{{\"value\": {value}}}'"
@@ -243,8 +244,8 @@ def lines(url: str, topic: str, path: str, value: str = '{"n": 1}', header: str 
 
 
 def header_of(environment: Mapping[str, str], url: str = "") -> str:
-    """Returns the command of a shell that prints the header with the token that a command takes from these variables,
-    else from the context of its URL; empty if it takes none."""
+    """Returns a shell command that prints the header with the token, which comes from these variables or from the URL's
+    context; empty without a token."""
     if environment.get("SEAWEEDQ_TOKEN"):
         return """printf 'Authorization: Bearer %s' "$SEAWEEDQ_TOKEN\""""  # a builtin: no process has the token
     of_context = quote(url.token_file) if isinstance(url, ContextUrl) and url.token_file else ""
@@ -253,5 +254,5 @@ def header_of(environment: Mapping[str, str], url: str = "") -> str:
 
 
 def location(path: str) -> str:
-    """Returns a directory as Spark expects it: a plain path for a file:// URL, and s3a:// for s3://."""
+    """Converts a directory's URL for Spark: a plain path for file://, and s3a:// for s3://."""
     return re.sub("^s3://", "s3a://", path.removeprefix("file://").rstrip("/"))

@@ -1,9 +1,8 @@
-"""Contexts: names for brokers, each with a URL and the files of its token and CA, in one file of the user.
+"""Contexts: names for brokers, each with a URL, a token file and a CA file. All contexts of a user are in one file.
 
-A command takes the current context if neither `--url` nor SEAWEEDQ_URL names brokers; a token in the environment
-comes before the context's. So no token of a context goes to other brokers than its own. The file holds no token, has
-mode 0600, and is replaced as a whole. `Client()` never reads it.
-"""
+A command uses the current context if neither `--url` nor SEAWEEDQ_URL names brokers, so a context's token is sent only
+to that context's brokers. A token in the environment overrides the context's. The file contains no tokens, has mode
+0600, and is replaced as a whole. `Client()` never reads the file."""
 
 import os
 from contextlib import suppress
@@ -20,7 +19,7 @@ Contexts = dict[str, dict[str, str]]
 
 
 class ContextUrl(str):
-    """The URL of a context, with its name and its files; empty for a file that it has not."""
+    """A context's URL, with the context's name and files. A file that is not set is empty."""
 
     name: str
     token_file: str
@@ -28,18 +27,18 @@ class ContextUrl(str):
 
     @staticmethod
     def of(name: str, context: dict[str, str]) -> "ContextUrl":
-        """Returns the URL of a context by this name."""
+        """Returns the URL of the context with this name."""
         url = ContextUrl(context["url"])
         url.name, url.token_file, url.ca_file = name, context.get("token_file", ""), context.get("ca_file", "")
         return url
 
     def first(self) -> "ContextUrl":
-        """Returns the first of its URLs, for commands that use one alone."""
+        """Returns the first of the context's URLs, for commands that use only one broker."""
         files = {"token_file": self.token_file, "ca_file": self.ca_file}
         return ContextUrl.of(self.name, {"url": self.split(",")[0].strip(), **files})
 
     def files(self) -> dict[str, Any]:
-        """Returns the arguments of a client for the context: a token or CA in the environment comes before its file."""
+        """Returns a client's arguments for the context. A token or CA in the environment overrides the context's file."""
         has_token = os.environ.get("SEAWEEDQ_TOKEN") or os.environ.get("SEAWEEDQ_TOKEN_FILE")
         has_ca = os.environ.get("SEAWEEDQ_CA_FILE")
         return {
@@ -49,32 +48,33 @@ class ContextUrl(str):
 
 
 def credentials_of(url: str) -> "Credentials":
-    """Returns the token that a command shows to the brokers at a URL, and the CA that it trusts there."""
+    """Returns the token that a command sends to the brokers at a URL, and the CA that it trusts there."""
     from seaweedq.client.http import Credentials
 
     return Credentials(**url.files()) if isinstance(url, ContextUrl) else Credentials()
 
 
 def export_files(url: str) -> None:
-    """Names the files of a context in the environment: readers and writers of Spark look nowhere else."""
+    """Sets environment variables for the context's files, because Spark's readers and writers look only there."""
     if isinstance(url, ContextUrl):
         os.environ.update({f"SEAWEEDQ_{name.upper()}": file for name, file in url.files().items() if file})
 
 
 def contexts_path() -> Path:
-    """Returns the file of the contexts: in XDG_CONFIG_HOME, else in ~/.config. Raises ClientError without a home."""
+    """Returns the path of the contexts' file: below XDG_CONFIG_HOME, or else ~/.config. Raises ClientError without a
+    home folder."""
     folder = os.environ.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(folder):  # the specification has relative ones ignored
         try:
             folder = str(Path.home() / ".config")
         except RuntimeError:
-            raise ClientError("there is no home folder for contexts; set XDG_CONFIG_HOME") from None
+            raise ClientError("there is no home folder to store contexts in; set XDG_CONFIG_HOME") from None
     return Path(folder) / "seaweedq" / "contexts.json"
 
 
 def read_contexts() -> tuple[str | None, Contexts]:
-    """Returns the name of the current context, None if there is none, and all contexts. Raises ClientError for a file
-    that cannot be read."""
+    """Returns the name of the current context (None if there is none), and all contexts. Raises ClientError if the file
+    cannot be read."""
     path = contexts_path()
     try:
         text = path.read_bytes()
@@ -89,7 +89,7 @@ def read_contexts() -> tuple[str | None, Contexts]:
         contexts = {str(name): _context(one) for name, one in found["contexts"].items()}
         current = found["current"]
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ClientError(f"{path} is not a file of contexts; correct it, or remove it") from None
+        raise ClientError(f"{path} is not a valid contexts file; correct it, or remove it") from None
     return current if current in contexts else None, contexts
 
 
@@ -100,7 +100,7 @@ def _context(one: dict[str, str]) -> dict[str, str]:
 
 
 def write_contexts(current: str | None, contexts: Contexts) -> None:
-    """Replaces the file, with mode 0600. Raises ClientError."""
+    """Replaces the file; its mode is 0600. Raises ClientError."""
     import json
     import tempfile
 
@@ -124,6 +124,6 @@ def write_contexts(current: str | None, contexts: Contexts) -> None:
 
 
 def current_url(default: str) -> str:
-    """Returns the URL of the current context, else the default. Raises ClientError."""
+    """Returns the URL of the current context, or else the default. Raises ClientError."""
     current, contexts = read_contexts()
     return ContextUrl.of(current, contexts[current]) if current else default

@@ -1,9 +1,8 @@
-"""The output of a command, as `-o` asks for it: a table for a person, a wide one, or JSON for a program.
+"""The output of a command in the format that `-o` names: a table for people, a wide table, or JSON for programs.
 
-JSON is one object a line. A table that is printed to a terminal has its width: names and values are cut in the middle,
-numbers never. Neither is cut if stdout is no terminal, or in a wide table, which may have more columns. A list
-without entries says so on stderr.
-"""
+JSON has one object per line. On a terminal, a table fits the width: long names and values lose their middle, numbers
+never do. Nothing is shortened if stdout is not a terminal, or in a wide table, which may have more columns. An empty
+list prints a note to stderr."""
 
 import shutil
 import sys
@@ -31,14 +30,14 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 def _known(formats: Sequence[str], text: str | None) -> str | None:
     if text is not None and text not in formats:
-        raise typer.BadParameter(f"{text!r} is none of {', '.join(formats)}")
+        raise typer.BadParameter(f"{text!r} must be one of {', '.join(formats)}")
     return text
 
 
 def output_option(
     formats: Sequence[str] = FORMATS, about: str = "table, wide (all columns, not truncated) or json."
 ) -> Any:
-    """Returns the option `-o` of a command that has these formats."""
+    """Returns the option `-o` with these formats."""
     check: Callable[[str | None], str | None] = partial(_known, formats)
     return typer.Option("--output", "-o", metavar="|".join(formats), callback=lambda value: check(value), help=about)
 
@@ -49,7 +48,7 @@ MessageOutput = Annotated[str, output_option((JSON, TABLE, WIDE), _OF_MESSAGES)]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: numbers are on the right and never cut; a wide one is in wide tables alone."""
+    """A column of a table. Numbers are right-aligned and never cut. A `wide` column appears only in wide tables."""
 
     name: str
     number: bool = False
@@ -57,20 +56,20 @@ class Column:
 
 
 def columns(names: str, numbers: str = "", wide: str = "") -> tuple[Column, ...]:
-    """Returns columns whose names are separated by commas; `numbers` and `wide` name some of them."""
+    """Parses comma-separated column names; `numbers` and `wide` name some of the columns."""
     right, more = (set(some.split(", ")) for some in (numbers, wide))
     return tuple(Column(name, name in right, name in more) for name in names.split(", "))
 
 
 def say_json(found: object) -> None:
-    """Prints an object as a line of JSON."""
+    """Prints an object as one line of JSON."""
     import msgspec
 
     say(printable(msgspec.json.encode(found).decode()))
 
 
 def say_done(output: str, text: str, /, **facts: Any) -> None:
-    """Prints a command's success: a sentence, or its facts as JSON."""
+    """Prints the success of a command: a sentence, or the facts as JSON."""
     if output == JSON:
         say_json(facts)
     else:
@@ -78,7 +77,7 @@ def say_done(output: str, text: str, /, **facts: Any) -> None:
 
 
 def say_table(output: str, head: Sequence[Column], rows: Iterable[Sequence[str]], none: str = "") -> None:
-    """Prints a table, wide or not; without rows it prints `none` to stderr, if that says something."""
+    """Prints a table. Without rows, prints the text `none` to stderr unless it is empty."""
     found = list(rows)
     if not found and none:
         typer.echo(none, err=True)
@@ -91,7 +90,7 @@ def say_table(output: str, head: Sequence[Column], rows: Iterable[Sequence[str]]
 
 
 def say_page(facts: Iterable[tuple[str, str]]) -> None:
-    """Prints names with their values, a line each, nothing cut."""
+    """Prints names and values, one pair per line, without shortening."""
     found = list(facts)
     room = max((len(name) for name, _ in found), default=0)
     for name, value in found:
@@ -99,8 +98,8 @@ def say_page(facts: Iterable[tuple[str, str]]) -> None:
 
 
 def message_line(message: bytes, output: str) -> bytes:
-    """Returns the line of a message that is JSON: as it is, or with its id, time, key and value; a wide one has its
-    headers, too."""
+    """Formats a message: its JSON unchanged, or a line with its id, time, key and value. A wide line also has the
+    headers."""
     if output == JSON:
         return message
     import msgspec
@@ -115,18 +114,18 @@ def message_line(message: bytes, output: str) -> bytes:
 
 
 def terminal_width() -> int | None:
-    """Returns the columns of the terminal; None if stdout is none, and nothing is cut."""
+    """Returns the terminal's width in columns; None if stdout is not a terminal, so that nothing is cut."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Returns a bar for each value, the highest one full."""
+    """Returns a bar for each value; the highest value has a full bar."""
     most = max(values, default=0) or 1
     return "".join(_BARS[min(7, int(value / most * 7.99))] for value in values)
 
 
 def drawing() -> "Console":
-    """Returns a console for the pictures of live commands; if stdout is no terminal, it cuts nothing."""
+    """Returns a rich console for live commands. If stdout is not a terminal, the console cuts nothing."""
     from rich.console import Console
 
     console = Console()
@@ -136,7 +135,7 @@ def drawing() -> "Console":
 
 
 def with_whole_numbers(table: "Table") -> "Table":
-    """Returns a table of a picture whose columns on the right are never cut."""
+    """Returns a rich table whose right-aligned columns are never cut."""
     for column in table.columns:
         if column.justify == "right":
             column.min_width = max(_wide(str(cell)) for cell in (column.header, *column.cells))
@@ -144,8 +143,8 @@ def with_whole_numbers(table: "Table") -> "Table":
 
 
 def layout(head: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None, wide: bool = False) -> list[str]:
-    """Returns the lines of a table, its names first. If `width` has less room than the widest rows, the widest cells
-    that are no numbers are cut, as far as FEWEST."""
+    """Returns the lines of a table, with the column names first. If the rows are wider than `width`, cuts the widest
+    cells, except numbers, to FEWEST characters at the least."""
     kept = [number for number, column in enumerate(head) if wide or not column.wide]
     shown = [head[number] for number in kept]
     cells = [[printable(row[number]) for number in kept] for row in rows]
@@ -157,7 +156,7 @@ def layout(head: Sequence[Column], rows: Sequence[Sequence[str]], width: int | N
 
 
 def _shrunk(room: list[int], shown: Sequence[Column], width: int) -> list[int]:
-    """Returns the widths of columns that fit into a width, if those of texts can give so much."""
+    """Returns column widths that fit into a total width, if text columns can be cut far enough."""
     least = [
         n if column.number else min(n, max(FEWEST, len(column.name))) for n, column in zip(room, shown, strict=True)
     ]
@@ -181,7 +180,7 @@ def _line(cells: Sequence[str], shown: Sequence[Column], room: Sequence[int]) ->
 
 
 def cut(text: str, room: int) -> str:
-    """Returns a text that is as wide as its room at most; one that is wider lacks its middle."""
+    """Shortens text to a width by cutting its middle."""
     if _wide(text) <= room:
         return text
     tail = room // 3
@@ -190,7 +189,7 @@ def cut(text: str, room: int) -> str:
 
 
 def _begin(text: str, room: int) -> str:
-    """Returns as much of a text's beginning as its room has."""
+    """Returns the longest beginning of a text that fits into a width."""
     if text.isascii():
         return text[:room]
     from rich.cells import cell_len
@@ -204,7 +203,7 @@ def _begin(text: str, room: int) -> str:
 
 
 def _wide(text: str) -> int:
-    """Returns the columns of a terminal that a text takes: letters of some scripts take two, accents none."""
+    """Returns how many terminal columns a text needs: letters of some scripts need two, combining accents none."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len

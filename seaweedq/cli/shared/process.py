@@ -1,6 +1,6 @@
-"""The process of a command: its streams are open and take every character, a pipe that its reader has closed (as `head`
-does) ends it quietly, and Ctrl-C ends it at once while modules are imported: raised amid an import it would print a
-traceback."""
+"""The process of a command. Its streams are open and accept every character. If the reader of a pipe closes it, as
+`head` does, the process ends quietly. While modules are imported, Ctrl-C ends the process immediately, because an
+exception during an import would print a traceback."""
 
 import atexit
 import io
@@ -17,8 +17,8 @@ _HEARTBEAT_S = 0.2
 
 
 def open_streams() -> None:
-    """Opens the null device in place of each stream that was closed, as by `<&-`, and lets stdout show as escapes what
-    its encoding has not."""
+    """Opens the null device in place of each closed stream (such as with `<&-`), and makes stdout escape characters
+    that its encoding lacks."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # in the order of their descriptors
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
@@ -28,8 +28,8 @@ def open_streams() -> None:
 
 @contextmanager
 def ending_quietly(code: int) -> Iterator[None]:
-    """Ends the process with this exit code if the block was ended by a closed pipe. What stdout still holds is
-    written before; if only that has no reader, the block's own end stands."""
+    """Ends the process with this exit code if a closed pipe ended the block. Buffered output is written first; if only
+    that write finds the pipe closed, the block's own result stands."""
     try:
         yield
     except SystemExit as end:  # Rich and Typer raise it for a closed pipe, too
@@ -48,17 +48,17 @@ def ending_quietly(code: int) -> Iterator[None]:
 
 
 def _discard_output() -> None:
-    """Discards what stdout still holds: Python would complain when it flushes it at exit."""
+    """Discards buffered output, because Python would complain when it flushes stdout at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def end_process(number: int, frame: FrameType | None) -> None:
-    """Ends the process at once, with a shell's exit code for the signal."""
+    """Ends the process immediately, with the exit code that a shell uses for the signal."""
     os._exit(128 + number)
 
 
 def end_while_loading() -> None:
-    """Lets Ctrl-C end the process, unless the process ignores it or somebody else handles it."""
+    """Lets Ctrl-C end the process, unless SIGINT is ignored or already has another handler."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end_process)
 
@@ -70,16 +70,18 @@ def raise_when_loaded() -> None:
 
 
 def beat() -> None:
-    """Sends SIGALRM five times a second, which does nothing else: a signal that comes just before a blocking call does
-    not interrupt it, and its handler would wait for the call's end. No child process inherits the beat, and it ends
-    ahead of the interpreter, which gives signals back their default: SIGALRM would then end the process."""
+    """Sends SIGALRM five times per second, only to wake the process: a signal that arrives just before a blocking call
+    does not interrupt the call, and its handler would wait until the call ends. Child processes do not inherit the
+    timer. The timer stops before the interpreter restores default signal handlers, because SIGALRM would then end the
+    process."""
     signal.signal(signal.SIGALRM, lambda number, frame: None)
     atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
     signal.setitimer(signal.ITIMER_REAL, _HEARTBEAT_S, _HEARTBEAT_S)
 
 
 class Interrupts:
-    """Lets SIGINT and SIGTERM end a wait at once, and other work when it is done: printed messages are also acked."""
+    """Lets SIGINT and SIGTERM end a wait immediately, but other work only when it is done, so that printed messages are
+    also acked."""
 
     def __init__(self) -> None:
         self._waiting = False
@@ -87,7 +89,7 @@ class Interrupts:
 
     @property
     def stopped(self) -> int:
-        """The signal that has come, 0 without one."""
+        """The signal that arrived; 0 if none did."""
         return self._stopped
 
     def __enter__(self) -> "Interrupts":
@@ -102,7 +104,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     def until_stopped(self, messages: Iterator[T]) -> Iterator[T]:
-        """Yields the items until a signal comes."""
+        """Yields the items until a signal arrives."""
         while not self._stopped:
             try:
                 self._waiting = True

@@ -1,15 +1,14 @@
-"""Usage in the words of this program: errors are one line, with the value and the bound, and name options; help has the
-common options before the advanced ones.
+"""Usage errors and help in this program's own words. An error is one line that names the option, the value and the
+bound. Help shows common options before advanced ones.
 
-Typer draws a box for an error, and lets pydantic speak of values; its help has braces around required arguments. What
-it keeps for this is private to it in part: a version that keeps something else shows its own words.
+Typer would draw a box around errors, and show pydantic's texts about values and braces around required arguments. This
+module partly relies on Typer's private attributes; if a version of Typer lacks them, its own texts appear.
 
-Brokers name the field of a request that they refuse; the reader of the error has given an option. A word is replaced if
-it is a path of fields, or has an underscore, and one of the command's options has its name: the whole name
+When brokers refuse a request, they name the field, but the user has given an option. So a word in the error is replaced
+by an option if the word is a path of fields or has an underscore, and an option has the same name: the whole name
 (`flush.max_age_s`: `--flush-max-age-s`), its end (`scaling.min_segments`: `--min-segments`), or its beginning
-(`start.timestamp`: `--start`). The field that the error itself names is replaced even if it is a plain word. Words in
-quotes are names of topics and the like, and stay.
-"""
+(`start.timestamp`: `--start`). The error's own field is replaced even if it is a plain word. Words in quotes, such as
+topic names, are not replaced."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -28,7 +27,7 @@ _ALIASES = {"initial_segments": "--segments"}
 
 
 def naming_options(command: Any) -> Any:
-    """Returns a command, or a group with its commands, whose errors name options."""
+    """Makes the errors of a command, or of a group with its commands, name options."""
     for inner in getattr(command, "commands", {}).values():
         naming_options(inner)
     if command.callback is not None:
@@ -53,7 +52,7 @@ def _with_options(callback: Callable[..., Any], options: Collection[str]) -> Cal
 
 
 def in_options(text: str, field: str, options: Collection[str]) -> str:
-    """Returns an error's text with the options that stand for fields; `field` is the one that it is about."""
+    """Replaces fields in an error's text by options. `field` is the field that the error is about."""
     replaced = _FIELD.sub(lambda word: option_of(word[0], options) or word[0], text)
     if field and replaced.startswith(f"{field} ") and (option := option_of(field, options)):
         return option + replaced[len(field) :]
@@ -61,7 +60,7 @@ def in_options(text: str, field: str, options: Collection[str]) -> str:
 
 
 def option_of(field: str, options: Collection[str]) -> str | None:
-    """Returns the option that stands for a field; None if there is none among the options."""
+    """Returns the option for a field; None if no option matches."""
     path = re.sub(r"\[\d+\]", "", field).split(".")
     named = (f"--{'-'.join(words).replace('_', '-')}" for words in (path, path[-1:], path[:1]))
     return next((option for option in (_ALIASES.get(path[-1]), *named) if option in options), None)
@@ -91,8 +90,8 @@ _ADVANCED = frozenset("""
 
 
 def in_plain_words(command: Any) -> Any:
-    """Returns a command, or a group with its commands, whose help shows an argument by its name in capitals, no type of
-    what takes no value, and advanced options apart."""
+    """Changes the help of a command, or of a group with its commands: argument names in capitals, no type for flags,
+    and advanced options in a separate panel."""
     for inner in getattr(command, "commands", {}).values():
         in_plain_words(inner)
     for param in command.params:
@@ -118,7 +117,7 @@ def _plain(param: Any) -> Any:
 
 
 def complain_of_usage(error: Any) -> int:
-    """Prints an error of usage. Returns the exit code: 2, also if a command without arguments has shown its help."""
+    """Prints a usage error. Returns the exit code: 2, also if a command without arguments has shown its help."""
     if type(error).__name__ != "NoArgsIsHelpError":
         path = error.ctx.command_path if getattr(error, "ctx", None) else "seaweedq"
         complain(f"{usage(error).rstrip('.')}; see {path} --help")
@@ -126,7 +125,7 @@ def complain_of_usage(error: Any) -> int:
 
 
 def usage(error: Any) -> str:
-    """Returns the fault of the given arguments, in words."""
+    """Describes what is wrong with the given arguments."""
     name = type(error).__name__
     if name == "NoSuchOption":
         return f"there is no option {error.option_name}{nearest(error.option_name, _options(error))}"
@@ -141,7 +140,7 @@ def usage(error: Any) -> str:
 
 
 def _subject(error: Any) -> str:
-    """Returns the option or the argument that an error is about."""
+    """Returns the option or argument that an error is about."""
     if error.param_hint:
         hint = error.param_hint if isinstance(error.param_hint, str) else error.param_hint[0]
         return str(hint).strip("'")
@@ -152,7 +151,7 @@ def _subject(error: Any) -> str:
 
 
 def _reason(error: Any) -> str:
-    """Returns why a value is none, without pydantic's words."""
+    """Explains why a value is invalid, without pydantic's wording."""
     found: Callable[[], list[dict[str, Any]]] | None = getattr(error.__cause__, "errors", None)
     if found is None:
         return str(error.message)
@@ -161,7 +160,7 @@ def _reason(error: Any) -> str:
 
 
 def must(first: Mapping[str, Any]) -> str:
-    """Returns the demand on a value that pydantic refuses with this error."""
+    """Returns what a value must be, given pydantic's error."""
     return _MUST.get(first["type"], "is not valid").format(**first.get("ctx", {}))
 
 
@@ -171,6 +170,6 @@ def _options(error: Any) -> Mapping[str, None]:
 
 
 def nearest(given: str, known: Mapping[str, Any]) -> str:
-    """Returns the end of an error that names the nearest of the known words; empty if none is near."""
+    """Returns a suffix for an error that suggests the nearest known word; empty if none is near."""
     near = get_close_matches(given, known, 1)
     return f"; the nearest is {near[0]}" if near else ""

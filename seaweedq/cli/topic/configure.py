@@ -1,6 +1,5 @@
-"""`seaweedq topic create`, `set` and `edit`: a topic's configuration as options, or in an editor; and `split`, `merge`,
-`roll` and `move`, which change segments manually.
-"""
+"""`seaweedq topic create`, `set` and `edit`: configure a topic with options or in an editor; `split`, `merge`, `roll`
+and `move`: change segments manually."""
 
 import os
 import shlex
@@ -33,7 +32,7 @@ MaxPayloadBytes = Annotated[
 Ndjson = Annotated[
     str | None,
     typer.Option(
-        help="Meaning of a line of NDJSON over HTTP: envelope (the default), a whole message; or bare, only the value."
+        help="Content of an NDJSON line over HTTP: a whole message (envelope, the default) or only the value (bare)."
     ),
 ]
 TargetMessages = Annotated[int | None, typer.Option(help="Split segments that stay above this rate.")]
@@ -75,7 +74,7 @@ def create(
     schema: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Iceberg schema as JSON, for a typed topic.")
     ] = None,
-    key_field: Annotated[str | None, typer.Option(help="Top-level field of the value that is the key.")] = None,
+    key_field: Annotated[str | None, typer.Option(help="Top-level field of the value that supplies the key.")] = None,
     segments: Annotated[int | None, typer.Option(help="Number of initial segments, 1 to 1,024.")] = None,
     flush_max_bytes: FlushMaxBytes = None,
     flush_max_age_s: FlushMaxAge = None,
@@ -100,7 +99,7 @@ def create(
     from seaweedq.client.core.calls import topic_path
 
     created = run(url, creating(topic_path(topic), config))
-    state = "is created" if created else "is there already, with the same options"
+    state = "is created" if created else "already exists, with the same options"
     say_done(output, f"topic {topic} {state}", topic=topic, created=created)
 
 
@@ -117,7 +116,9 @@ def change(
     ] = None,
     delete_read: Annotated[
         bool | None,
-        typer.Option("--delete-read/--no-delete-read", help="Delete messages that every subscription has acked."),
+        typer.Option(
+            "--delete-read/--no-delete-read", help="Delete messages as soon as every subscription has acked them."
+        ),
     ] = None,
     max_payload_bytes: MaxPayloadBytes = None,
     ndjson: Ndjson = None,
@@ -128,10 +129,10 @@ def change(
     cool_down_s: CoolDown = None,
     scaling: Scaling = None,
     default: Annotated[
-        list[str] | None, typer.Option(help="Name of an option to reset to its default. Repeatable.")
+        list[str] | None, typer.Option(help="Option to reset to its default, by name. Repeatable.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing; show what the new retention would delete.")
+        bool, typer.Option("--dry-run", help="Show what the new retention would delete, without changing anything.")
     ] = False,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
@@ -143,15 +144,15 @@ def change(
     if not config:
         raise typer.BadParameter("name at least one option to change", param_hint="OPTIONS")
     if dry_run and config.keys() != {"retention"}:
-        raise typer.BadParameter("it is only for retention options", param_hint="--dry-run")
+        raise typer.BadParameter("the option works only with retention options", param_hint="--dry-run")
     with connect(url) as client:
         if not dry_run:
             client.update_topic(topic, **config)
-            say_done(output, f"topic {topic} is changed", topic=topic, changed=True)
+            say_done(output, f"topic {topic} was changed", topic=topic, changed=True)
             return
         found = client.preview_retention(topic, **config["retention"])
     said = ", ".join(counted(found[f"{thing}s"], thing) for thing in ("file", "byte", "message"))
-    unread = f"of which some subscription has not acked {found['unread']:,}"
+    unread = f"including {found['unread']:,} that at least one subscription has not acked"
     say_done(output, f"this retention would delete {said}, {unread}", **found)
 
 
@@ -165,10 +166,10 @@ def edit(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Edit a topic's settings as JSON in $VISUAL or $EDITOR (default: vi); show the difference, ask, and apply it.
+    """Edit a topic's settings as JSON in $VISUAL or $EDITOR (default: vi). The command shows the difference and asks
+    before it applies the change.
 
-    Remove a member to restore its default. If the change fails, your text is kept.
-    """
+    Remove a setting from the JSON to restore its default. If the change fails, your text is kept in a file."""
     import msgspec
 
     with connect(url) as client:
@@ -195,28 +196,28 @@ def edit(
                     typer.confirm(f"Change topic {topic}?", abort=True, err=True)
                 client.update_topic(topic, **config)
         except BaseException:
-            complain(f"nothing was changed; the text is in {kept}")
+            complain(f"nothing was changed; your text is in {kept}")
             raise
         kept.unlink()
-    told = f"topic {topic} is changed" if config else f"topic {topic} is unchanged"
+    told = f"topic {topic} was changed" if config else f"topic {topic} was not changed"
     say_done(output, told, topic=topic, changed=bool(config))
 
 
 def _edited(file: Path) -> str:
-    """Has a person edit a file. Returns its text. Raises ClientError if the editor does not start, or fails."""
+    """Opens a file in an editor. Returns the edited text. Raises ClientError if the editor does not start, or fails."""
     command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     try:
         code = subprocess.run([*shlex.split(command), str(file)], check=False).returncode
     except (OSError, ValueError) as error:
-        raise ClientError(f"the editor {command!r} does not start: {error}; set EDITOR") from None
+        raise ClientError(f"the editor {command!r} could not be started: {error}; set EDITOR") from None
     if code:
         raise ClientError(f"the editor {command!r} ended with exit code {code}")
     return file.read_text()
 
 
 def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the change that makes one configuration the other: members with other values, and null, which restores
-    the default, for those that are gone."""
+    """Returns the change from one configuration to another: members with new values, and null for removed members,
+    which restores their defaults."""
     config: dict[str, Any] = {}
     for name in before.keys() | after.keys():
         old, new = before.get(name), after.get(name)
@@ -229,7 +230,7 @@ def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, 
 
 
 def _placed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the configuration that the given options state."""
+    """Returns the configuration in the given options."""
     config: dict[str, Any] = {}
     for name, where in _PLACES.items():
         if (value := options.get(name.replace("-", "_"))) is not None:
@@ -242,7 +243,7 @@ def _restore(config: dict[str, Any], names: Sequence[str]) -> None:
     for name in names:
         where = _DEFAULTS.get(name.removeprefix("--"))
         if where is None:
-            raise typer.BadParameter(f"{name!r} is none of {', '.join(_DEFAULTS)}", param_hint="--default")
+            raise typer.BadParameter(f"{name!r} must be one of {', '.join(_DEFAULTS)}", param_hint="--default")
         inside = _group(config, where)
         if where[-1] in inside:
             raise typer.BadParameter(f"{name} is also given a value", param_hint="--default")
@@ -250,7 +251,7 @@ def _restore(config: dict[str, Any], names: Sequence[str]) -> None:
 
 
 def _group(config: dict[str, Any], where: tuple[str, ...]) -> dict[str, Any]:
-    """Returns the part of a configuration that has the member at a place."""
+    """Returns the part of a configuration that contains the member at a path."""
     group: dict[str, Any] = config.setdefault(where[0], {}) if len(where) > 1 else config
     return group
 
@@ -279,17 +280,18 @@ Segment = Annotated[int, typer.Argument(min=0, help="ID of the segment.", show_d
 def split(
     topic: Topic,
     segment: Segment,
-    parts: Annotated[int | None, typer.Option(min=2, max=32, help="Number of equal ranges; 2 by default.")] = None,
+    parts: Annotated[int | None, typer.Option(min=2, max=32, help="Number of equal parts; 2 by default.")] = None,
     at: Annotated[
-        list[int] | None, typer.Option(min=1, help="Key hash at which a part begins. Repeatable, in ascending order.")
+        list[int] | None,
+        typer.Option(min=1, help="Key hash at which a new part begins. Repeatable, in ascending order."),
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Split a segment into several, each with part of its key range. Also print when idle parts would be merged
-    again."""
+    """Split a segment into several segments, each with part of the key range. The command also prints when idle parts
+    would be merged again."""
     if parts and at:
-        raise typer.BadParameter("give one of --at and --parts", param_hint="--at")
+        raise typer.BadParameter("use either --at or --parts", param_hint="--at")
     _replace(url, output, topic, segment, "split", {"at": at} if at else {"parts": parts or 2})
     if output == JSON:
         return
@@ -306,12 +308,12 @@ def merge(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Merge two adjacent segments. If they have different owners, the second one moves first."""
+    """Merge two adjacent segments. If the segments have different owners, the second segment moves first."""
     _replace(url, output, topic, segment, "merge", {"with": neighbour})
 
 
 def roll(topic: Topic, segment: Segment, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Replace a segment with a new one for the same key range, with its own files."""
+    """Replace a segment with a new segment for the same key range, with its own files."""
     _replace(url, output, topic, segment, "roll", None)
 
 
@@ -331,13 +333,12 @@ def move(
 
 
 def until_merged(topic: str, policy: Mapping[str, Any], segments: int) -> str | None:
-    """Returns how to keep a topic's segments, if the balancer merges them once they are idle; None if it does
-    not."""
+    """Explains how to keep a topic's segments, if the balancer would merge them once they are idle; otherwise None."""
     if not policy["enabled"] or policy["min_segments"] >= segments:
         return None
     return (
-        f"the balancer merges segments with little load after {policy['cool_down_s']:g} s; to keep {segments}: "
-        f"seaweedq topic set {topic} --min-segments {segments}"
+        f"the balancer merges idle segments after {policy['cool_down_s']:g} s; to keep {segments}: seaweedq topic "
+        f"set {topic} --min-segments {segments}"
     )
 
 
@@ -354,7 +355,7 @@ def _replace(url: str, output: str, topic: str, segment: int, change: str, body:
 
 
 def _ask(url: str, topic: str, segment: int, change: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Sends a request and returns the answer, with a timeout as long as brokers may wait."""
+    """Sends a request, and returns the answer. The timeout is as long as brokers may wait."""
     from seaweedq.client.core import calls
 
     path = f"{calls.topic_path(topic)}/segments/{segment}/{change}"

@@ -1,6 +1,5 @@
-"""`seaweedq topic history`: shows all segments that a topic has had, as a table or as a picture: a rectangle per
-segment, key ranges over time, coloured by its mean rate.
-"""
+"""`seaweedq topic history`: shows all segments that a topic has had, as a table or as a picture of key ranges over
+time. In the picture each segment is a rectangle, coloured by its mean rate."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ COARSE = timedelta(days=1)  # times of a longer history are told with their days
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A segment in the plane: times on x, shares of the key space, from 0 to 1, on y."""
+    """A segment's rectangle: times on x, and shares of the key space (0 to 1) on y."""
 
     segment: int
     begin: datetime
@@ -37,8 +36,8 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The boxes, and a time span that contains all of them, with some room; and the cells of the last hour, which are
-    drawn over them."""
+    """The layout of the picture: the boxes, a time span that contains all of them with a margin, and the cells of the
+    last hour, which are drawn over the boxes."""
 
     boxes: tuple[Box, ...]
     begin: datetime
@@ -48,20 +47,20 @@ class Layout:
 
     @property
     def rates(self) -> tuple[float, float]:
-        """Returns the ends of the colour scale: from the least to the largest rate, but one to four decades."""
+        """Returns the ends of the colour scale: the smallest and largest rate, limited to one to four decades."""
         rates = [box.rate for box in (*self.boxes, *self.cells) if box.rate > 0] or [1.0]
         most = max(rates)
         return min(max(min(rates), most / 10_000), most / 10), most
 
     def has_room(self, box: Box, width: float, height: float) -> bool:
-        """Tells whether a text of that share of the picture's width and height fits in a box."""
+        """Returns whether text with this share of the picture's width and height fits into a box."""
         span = (self.end - self.begin) / timedelta(seconds=1)
         return (box.end - box.begin).total_seconds() >= width * span and box.high - box.low >= height
 
 
 def lay_out(topic: str, segments: Sequence[Segment], now: datetime, hour: LastHour | None = None) -> Layout:
-    """Returns the layout of a topic's segments, from their creation to their seal, or until now. Raises ValueError for
-    none."""
+    """Lays out a topic's segments, from their creation until they were sealed, or until now. Raises ValueError without
+    segments."""
     if not segments:
         raise ValueError(f"topic {topic} has no segments")
     begin = min(segment.created_at for segment in segments)
@@ -86,7 +85,7 @@ def lay_out(topic: str, segments: Sequence[Segment], now: datetime, hour: LastHo
 
 
 def title(topic: str, segments: Sequence[Segment]) -> str:
-    """Returns the numbers of segments and messages, and of each kind of change."""
+    """Counts the segments, the messages, and each kind of change."""
     counts: dict[str, int] = {}
     for change in changes(segments):
         counts[change.kind] = counts.get(change.kind, 0) + 1
@@ -98,8 +97,8 @@ def title(topic: str, segments: Sequence[Segment]) -> str:
 
 
 def rows(segments: Iterable[Segment], now: datetime, hour: LastHour | None = None) -> list[tuple[str, ...]]:
-    """Returns the table's cells, a row per segment by id; times are UTC. With the last hour each row has its columns,
-    too."""
+    """Returns the table's cells, a row per segment in id order, with times in UTC. With the last hour, each row also
+    has the columns of the last hour."""
     known = sorted(segments, key=lambda segment: segment.id)
     days = bool(known) and now - min(segment.created_at for segment in known) >= COARSE
     return [
@@ -127,7 +126,7 @@ def _intake_cells(hour: LastHour, segment: Segment, now: datetime) -> tuple[str,
 
 
 def moment(at: datetime, days: bool) -> str:
-    """Returns a time, with its date if there are several days."""
+    """Formats a time, with the date if the history spans several days."""
     return f"{at:%Y-%m-%d %H:%M:%S}" if days else f"{at:%H:%M:%S}"
 
 
@@ -139,8 +138,8 @@ DARK = 0.55  # of the colour scale: from there on letters are dark
 
 
 def save(layout: Layout, path: Path) -> None:
-    """Draws the picture; the suffix names the format. Raises ValueError for a suffix that is not an image format,
-    OSError."""
+    """Draws the picture. The file's suffix decides the format. Raises ValueError if the suffix is not an image format,
+    and OSError."""
     from matplotlib import colormaps
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.cm import ScalarMappable
@@ -173,7 +172,7 @@ def _boxes(axes: Any, layout: Layout, scale: Any) -> None:
 
 
 def _cells(axes: Any, layout: Layout, scale: Any) -> None:
-    """Draws the leader's record over the means, and the edges of segments anew."""
+    """Draws the leader's record over the mean rates, and redraws the edges of the segments."""
     for box in (box for box in layout.cells if box.rate > 0):
         middle, height = (box.low + box.high) / 2, box.high - box.low
         axes.barh(middle, box.end - box.begin, height, left=box.begin, color=scale.to_rgba(box.rate), linewidth=0)
@@ -192,7 +191,7 @@ def _labels(axes: Any, layout: Layout, scale: Any) -> None:
 
 
 def _label(layout: Layout, box: Box) -> str:
-    """Returns the id, and the rate below it, as far as there is room."""
+    """Returns a box's label: the segment's id and, if there is room, the rate below."""
     whole = (str(box.segment), f"{short(box.rate)}/s")
     fits = [n for n in (1, 2) if layout.has_room(box, LETTER * (1 + max(map(len, whole[:n]))), LINE * n)]
     return "\n".join(whole[: max(fits, default=0)])
@@ -236,8 +235,8 @@ def history(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show all segments that a topic has ever had, with their ranges, times, predecessors, successors and mean rates.
-    Also show the rates and hot keys of the last hour, as far as the leader has recorded them."""
+    """Show all segments that a topic has ever had: ranges, times, predecessors, successors and mean rates; for the last
+    hour, also rates and hot keys, as far as the leader has recorded them."""
     if plot:
         _check(plot)
     room = terminal_width()
@@ -262,11 +261,11 @@ def history(
 
 
 def load_last_hour(client: "Client", topic: str) -> "LastHour | None":
-    """Returns the leader's record; None, and says why, if nobody tells it."""
+    """Returns the leader's record. If no broker returns the record, prints the reason and returns None."""
     try:
         return LastHour.from_answer(client.history(topic, cells=CELLS))
     except (Unavailable, RouteNotFound) as error:
-        typer.echo(f"the rates of the last hour are left out: {one_line(error)}", err=True)
+        typer.echo(f"the rates of the last hour are not available: {one_line(error)}", err=True)
         return None
 
 

@@ -1,5 +1,5 @@
-"""A topic's segments as facts over time, from answers of `GET .../segments` and `GET .../history`: which segment
-replaced which, when, and the messages that each took in the last hour. Pure."""
+"""A topic's segments over time, parsed from `GET .../segments` and `GET .../history`: which segment replaced which and
+when, and how many messages each received in the last hour. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ KEY_SPACE = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class NextSplit:
-    """The average by which a segment is nearest to a split."""
+    """The average that is closest to the limit at which the segment would be split."""
 
     measure: str
     window_s: float
@@ -21,12 +21,12 @@ class NextSplit:
 
     @staticmethod
     def from_answer(answer: Mapping[str, Any]) -> "NextSplit":
-        """Parses that of one of the answer's segments."""
+        """Parses the value of one segment in the answer."""
         return NextSplit(*(answer[name] for name in ("measure", "window_s", "splits_at", "now", "held_by")))
 
     @property
     def nearness(self) -> float:
-        """Returns the share of the bound that is reached."""
+        """Returns the average as a share of the limit."""
         return self.now / self.splits_at
 
     def __str__(self) -> str:
@@ -41,8 +41,9 @@ class NextSplit:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment of the map. `messages_per_s` and `bytes_per_s` are over 10 s, 1, 10 and 20 minutes; empty if the broker
-    does not report them. `hot_key` is the hash that prevents a split, and its share of the messages."""
+    """A segment of the map. `messages_per_s` and `bytes_per_s` have the averages over 10 s, 1, 10 and 20 minutes, or
+    are empty if the broker does not report them. `hot_key` has the hash that prevents a split, and its share of the
+    messages."""
 
     id: int
     low: int
@@ -61,7 +62,7 @@ class Segment:
 
     @staticmethod
     def from_answer(answer: Mapping[str, Any]) -> "Segment":
-        """Parses one of the answer's segments. Raises KeyError for a broker that is older than this command."""
+        """Parses a segment of the answer. Raises KeyError if the broker is older than this command."""
         rates, hot = answer.get("rates") or {}, answer.get("hot_key")
         sealed_at = answer["sealed_at"]
         return Segment(
@@ -82,18 +83,18 @@ class Segment:
         )
 
     def lived_s(self, now: datetime) -> float:
-        """Returns the seconds from its creation to its seal, or until now."""
+        """Returns the seconds from the segment's creation until it was sealed, or until now."""
         return max(0.0, ((self.sealed_at or now) - self.created_at).total_seconds())
 
     def mean_rate(self, now: datetime) -> float:
-        """Returns messages per second over its life."""
+        """Returns the segment's mean rate in messages per second, since its creation."""
         lived_s = self.lived_s(now)
         return self.end_offset / lived_s if lived_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Segments that others replaced at one moment."""
+    """A replacement of segments by other segments, at one moment."""
 
     at: datetime
     sealed: tuple[int, ...]
@@ -101,7 +102,7 @@ class Change:
 
     @property
     def kind(self) -> str:
-        """Returns split, merge, roll, or recut if several segments replaced several."""
+        """Returns split, merge or roll, or recut if several segments replaced several segments."""
         if len(self.sealed) == 1:
             return "roll" if len(self.successors) == 1 else "split"
         return "merge" if len(self.successors) == 1 else "recut"
@@ -111,7 +112,7 @@ class Change:
 
 
 def changes(segments: Iterable[Segment]) -> list[Change]:
-    """Returns every replacement in the map, the oldest first."""
+    """Returns every replacement in the map, oldest first."""
     known = {segment.id: segment for segment in segments}
     told: set[int] = set()
     found = []
@@ -135,7 +136,7 @@ def share(key_hash: int) -> str:
 
 
 def _replacement(segment: Segment, known: Mapping[int, Segment]) -> tuple[set[int], set[int]]:
-    """Returns all segments that were sealed together with a segment, and all that replaced them."""
+    """Returns the segments that were sealed together with a segment, and the segments that replaced them."""
     sealed, successors = {segment.id}, set[int]()
     while True:
         after = successors.union(*(known[one].successors for one in sealed))
@@ -155,7 +156,8 @@ def _listed(ids: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The messages a second that came into a range of keys from `begin` to `end`. `segment` is None for several."""
+    """The inbound messages per second of a key range from `begin` to `end`. `segment` is None if the range spans
+    several segments."""
 
     begin: datetime
     end: datetime
@@ -167,13 +169,13 @@ class Cell:
 
     @property
     def messages(self) -> float:
-        """Returns about how many messages came."""
+        """Returns the approximate number of messages."""
         return self.rate * (self.end - self.begin).total_seconds()
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """The mean and the highest rate of a segment, and the key that was too hot to split it."""
+    """A segment's mean and highest rate, and the hot key that prevented a split."""
 
     mean: float
     highest: float
@@ -182,7 +184,7 @@ class Intake:
 
 @dataclass(frozen=True, slots=True)
 class LastHour:
-    """The cells, and since when the leader has recorded them all."""
+    """The cells, and the time since which the leader has recorded all cells."""
 
     begin: datetime
     cells: tuple[Cell, ...]
@@ -193,7 +195,7 @@ class LastHour:
         return LastHour(datetime.fromisoformat(answer["from"]), tuple(map(_cell, answer["cells"])))
 
     def intake(self, segment: Segment, now: datetime) -> Intake | None:
-        """Returns a segment's messages since the leader began its record; None for one that was sealed before."""
+        """Returns a segment's rates since the leader began its record; None if the segment was sealed before."""
         lived = (segment.sealed_at or now) - max(segment.created_at, self.begin)
         if lived <= timedelta(0):
             return None
@@ -203,8 +205,8 @@ class LastHour:
         return Intake(sum(c.messages for c in cells) / lived.total_seconds(), highest, hot[-1] if hot else None)
 
     def rates(self, since: datetime, until: datetime, lines: int, columns: int) -> list[list[float]]:
-        """Returns a picture of so many lines, the oldest first, and columns of the key space: the highest rate at each
-        place."""
+        """Returns a picture with this many lines (oldest first) and columns of the key space: the highest rate at each
+        position."""
         found = [[0.0] * columns for _ in range(lines)]
         for cell in self.cells:
             first, last = ((at - since) / (until - since) * lines for at in (cell.begin, cell.end))

@@ -1,4 +1,4 @@
-"""`seaweedq topic tail`: prints a topic's newest messages, and those that come. No subscription, nothing is kept."""
+"""`seaweedq topic tail`: prints a topic's newest messages, and follows new ones, without a subscription."""
 
 import re
 import time
@@ -51,8 +51,8 @@ def tail(
 
 
 def _newest(client: "Client", topic: str, segments: list[dict[str, Any]], number: int, key: str | None) -> list[bytes]:
-    """Returns the newest messages by their timestamps: those of open segments, and of older ones while some are
-    missing."""
+    """Returns the newest messages by timestamp: first from open segments, then from older segments until there are
+    enough."""
     found: list[Message] = []
     near = segments if key is None else _of_key(segments, key)
     newest_first = sorted(near, key=lambda one: (one["state"] != "open", -one["id"]))
@@ -65,7 +65,7 @@ def _newest(client: "Client", topic: str, segments: list[dict[str, Any]], number
 
 
 def _of_key(segments: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
-    """Returns the segments whose range of key hashes has this key: no other one can have a message of it."""
+    """Returns the segments whose key range includes this key; no other segment can contain its messages."""
     from seaweedq.segments.keyrange import hash_key
 
     hashed = hash_key(key)
@@ -73,11 +73,11 @@ def _of_key(segments: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 
 
 def read_last(client: "Client", topic: str, segment: dict[str, Any], number: int, key: str | None) -> "list[Message]":
-    """Returns the last messages of a segment, of one key if it is given: pages are read backwards."""
+    """Returns the last messages of a segment, optionally only those with one key. Reads pages backwards."""
     found: list[Message] = []
     start, end = segment["start_offset"], segment["end_offset"]
     if key is not None and end - start > LOOKED_AT:
-        complain(f"only the newest {LOOKED_AT:,} messages of segment {segment['id']} are searched for the key")
+        complain(f"only the newest {LOOKED_AT:,} messages of segment {segment['id']} were searched for the key")
         start = end - LOOKED_AT
     size = number if key is None else PAGE
     while start < end and len(found) < number:
@@ -98,7 +98,7 @@ def _page(client: "Client", topic: str, segment: int, low: int, end: int) -> "It
 
 
 def _coming(url: str, topic: str, start: str, key: str | None) -> Iterator[str]:
-    """Yields the messages that come, over the topic's stream, and goes on at the next broker if one leaves."""
+    """Yields new messages from the topic's stream, and continues at the next broker if a broker stops."""
     import httpx
 
     credentials = credentials_of(url)
@@ -131,13 +131,14 @@ def _of_any(http: "httpx.Client", credentials: "Credentials", urls: list[str], s
 
 
 def raise_positions(positions: str, error: BelowRetention) -> str:
-    """Returns the positions with that of one segment if retention has its start now."""
+    """Returns the positions, with one segment's position moved to its start if retention has deleted the messages
+    before."""
     segment, start = error.fields["segment"], error.fields["start_offset"]
     return re.sub(rf"(?<![0-9]){segment}-[0-9]+", f"{segment}-{start}", positions)
 
 
 def _listen(http: "httpx.Client", credentials: "Credentials", url: str, at: dict[str, str]) -> Iterator[str]:
-    """Yields the messages of one broker's stream, and keeps in `at` the header from which another goes on."""
+    """Yields the messages of one broker's stream. Stores in `at` the header with which another stream continues."""
     with http.stream("GET", url, headers={**at, **credentials.headers()}) as answer:
         _check(answer)
         for position, batch in parse_batches(split_lines(answer.iter_text())):
@@ -155,7 +156,7 @@ def _check(answer: Any) -> None:
 
 
 def split_lines(pieces: Iterator[str]) -> Iterator[str]:
-    """Yields the lines of a text. A message may have U+2028 or U+0085, at which httpx would end one, too."""
+    """Yields the lines of a text. httpx would also split at U+2028 and U+0085, which a message may contain."""
     rest = ""
     for piece in pieces:
         *whole, rest = (rest + piece).split("\n")
@@ -163,8 +164,8 @@ def split_lines(pieces: Iterator[str]) -> Iterator[str]:
 
 
 def parse_batches(lines: Iterator[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yields the messages of a stream of events batch by batch, each with the position behind it, from which a stream
-    goes on. A batch that was cut off comes again, so it is left out here."""
+    """Yields the messages of an event stream batch by batch, each batch with the position after it, at which a stream
+    continues. A batch that was cut off is left out, because the next stream delivers it again."""
     batch: list[str] = []
     position = event = ""
     for line in lines:

@@ -1,9 +1,8 @@
-"""`seaweedq topic`: list, show, files, flush, delete; other modules have the commands that create and change topics, or
-work on segments.
+"""`seaweedq topic`: list, show, files, flush, delete. Other modules have the commands that create and change topics,
+and that change segments.
 
-The page of `show` has a topic's figures (messages, sizes, rates, the subscription that is furthest behind), its
-segments, and its subscriptions with their lag; or its configuration.
-"""
+`show` prints a topic's figures (messages, sizes, rates, the largest subscription lag), its segments, and its
+subscriptions with their lag; or its configuration."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,19 +33,19 @@ HEAD = columns(
 
 @dataclass(frozen=True, slots=True)
 class TopicFigures:
-    """The answers of brokers about one topic."""
+    """Brokers' answers about one topic."""
 
     topic: Facts
     segments: Sequence[Facts]
     subscriptions: Sequence[Facts]
 
     def rate(self, name: str = "messages_per_s") -> float:
-        """Returns the messages or bytes a second of the last 10 s, over all segments."""
+        """Returns the messages or bytes per second over the last 10 s, summed over all segments."""
         return float(sum(one["rates"][name][0] for one in self.segments if one["rates"]))
 
     @property
     def behind(self) -> Facts | None:
-        """Returns the subscription that has most messages to ack; None without any."""
+        """Returns the subscription with the most unacked messages; None without subscriptions."""
         lag = ((one["lag_total"]["messages"], one["lag_total"]["seconds"], one) for one in self.subscriptions)
         return max(lag, key=lambda found: found[:2], default=(0, 0, None))[2]
 
@@ -56,7 +55,7 @@ class TopicFigures:
         return [one for one in self.segments if one["state"] == "open"]
 
     def row(self) -> tuple[str, ...]:
-        """Returns the topic's row in a list."""
+        """Returns the topic's row in the table of topics."""
         facts, behind = self.topic, self.behind
         return (
             facts["name"],
@@ -73,7 +72,7 @@ class TopicFigures:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Returns the topic in a list as JSON has it."""
+        """Returns the topic's object in the JSON list of topics."""
         named = ("name", "format", "state", "created_at", "messages", "bytes", "tail_bytes", "segments")
         behind = self.behind
         furthest = {"subscription": behind["name"], **behind["lag_total"]} if behind else None
@@ -82,19 +81,19 @@ class TopicFigures:
 
 
 def size(count: float) -> str:
-    """Returns a number of bytes for people: `936 bytes`, `1.2 MB`."""
+    """Formats a number of bytes for people: `936 bytes`, `1.2 MB`."""
     from rich.filesize import decimal
 
     return decimal(int(count))
 
 
 def moment(text: str) -> str:
-    """Returns a time in UTC without its fraction."""
+    """Formats a time in UTC, without a fraction."""
     return f"{text[:19]}Z"
 
 
 def measure(client: "Client", topic: str) -> TopicFigures:
-    """Asks for a topic's figures. Raises TopicNotFound."""
+    """Requests a topic's figures. Raises TopicNotFound."""
     return TopicFigures(client.topic(topic), client.segments(topic), client.subscriptions(topic))
 
 
@@ -123,10 +122,10 @@ _FIGURES = frozenset(
 
 
 def print_page(found: TopicFigures, output: str) -> None:
-    """Prints a topic for a person."""
+    """Prints a topic for people."""
     facts, sealed = found.topic, len(found.segments) - len(found.open)
     key = f", key in {facts['key_field']}" if facts["key_field"] else ""
-    unflushed = f", and {size(facts['tail_bytes'])} not in a file yet" if facts["tail_bytes"] else ""
+    unflushed = f", and {size(facts['tail_bytes'])} not in files yet" if facts["tail_bytes"] else ""
     say_page(
         [
             ("topic", f"{facts['name']}: {facts['format']}{key}, {facts['state']} since {moment(facts['created_at'])}"),
@@ -141,7 +140,9 @@ def print_page(found: TopicFigures, output: str) -> None:
     shown = found.segments if output == WIDE else found.open
     say_table(output, _SEGMENTS, map(_segment, shown))
     if sealed and output != WIDE:
-        say(f"-o wide shows {counted(sealed, 'sealed segment')}, and topic history shows what replaced them")
+        say(
+            f"-o wide also shows {counted(sealed, 'sealed segment')}; topic history shows what replaced sealed segments"
+        )
     say()
     if found.subscriptions:
         print_list(facts["name"], found.subscriptions, output)
@@ -156,7 +157,7 @@ def print_config(topic: Facts) -> None:
 
 
 def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yields each member of a configuration with its path, as options and the API name it."""
+    """Yields the members of a configuration with their paths, as the API and the options name them."""
     if isinstance(value, Mapping) and path != "schema" and value:
         for name, inner in value.items():
             yield from _flat(f"{path}.{name}" if path else name, inner)
@@ -201,11 +202,10 @@ app.command(epilog=configure.EDIT)(configure.edit)
 
 @app.command("list", epilog="Examples: seaweedq topic list · seaweedq topic list -o json | jq .name")
 def list_topics(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """List all topics with messages, sizes, rates over 10 s, segments and the largest subscription lag.
+    """List all topics: messages, sizes, rates over 10 s, segments, and the largest subscription lag.
 
-    A table shows the first 100 topics. `-o wide` and `-o json` show all topics, and name the subscription with the
-    largest lag.
-    """
+    A table shows the first 100 topics. `-o wide` and `-o json` show all topics, with the subscription that has the
+    largest lag."""
     with connect(url) as client:
         names, unreadable = [topic["name"] for topic in client.topics()], client.unreadable_topics()
         if unreadable:
@@ -230,7 +230,7 @@ def show(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show a topic: its rates, segments and subscriptions, and commands to paste for curl, DuckDB and Spark.
+    """Show a topic's rates, segments and subscriptions, and commands to paste for curl, DuckDB and Spark.
 
     `-o wide` adds sealed segments and offsets.
     """
@@ -277,14 +277,14 @@ def files(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """List a topic's files with their row counts and sizes. Messages that are not yet in a file are not included."""
+    """List a topic's files with row counts and sizes. Messages that are not in a file yet are not included."""
     with connect(url) as client:
         found, facts = client.files(topic, segment), client.topic(topic)
     if output == JSON:
         for one in found:
             say_json(one)
         return
-    say_table(output, _FILES, map(_row, found), f"topic {topic} has no file yet")
+    say_table(output, _FILES, map(_row, found), f"topic {topic} has no files yet")
     rows, size = sum(one.next_offset - one.first_offset for one in found), sum(one.bytes for one in found)
     say(f"{counted(len(found), 'file')}, {counted(rows, 'row')}, {counted(size, 'byte')} in {facts['path']}")
 

@@ -1,4 +1,4 @@
-"""`seaweedq topic watch`: shows a topic's segments, live in the terminal."""
+"""`seaweedq topic watch`: shows a topic's segments live in the terminal."""
 
 import shutil
 import time
@@ -32,11 +32,10 @@ def watch(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show a topic's segments, live: the key space as a bar with rates and owners, the last minutes above the bar, and
-    each split, merge and move.
+    """Show a topic's segments live: the key space as a bar with rates and owners, the last minutes above the bar, and
+    every split, merge and move.
 
-    Runs until Ctrl-C. Without a terminal, prints one picture, then a line for each change.
-    """
+    The command runs until Ctrl-C. Without a terminal, it prints one picture, then a line for each change."""
     from seaweedq.cli.shared.process import Interrupts
     from seaweedq.cli.topic.watch_picture import WatchHistory
 
@@ -59,7 +58,7 @@ def watch(
 
 
 def _objects(topic: str, snapshots: "Iterable[Snapshot | str]", once: bool) -> None:
-    """Prints an object for each snapshot, with all segments."""
+    """Prints a JSON object per snapshot, with all segments."""
     for snapshot in snapshots:
         if isinstance(snapshot, str):
             complain(snapshot)
@@ -91,7 +90,7 @@ def _lines(watched: "WatchHistory", snapshots: "Iterator[Snapshot | str]") -> No
 
 
 def _add(watched: "WatchHistory", snapshot: "Snapshot | str") -> str:
-    """Adds a snapshot of the map. Returns the error if there is none."""
+    """Adds a snapshot of the segment map. Returns the error if the map could not be read."""
     if isinstance(snapshot, str):
         return snapshot
     watched.add(snapshot)
@@ -99,7 +98,7 @@ def _add(watched: "WatchHistory", snapshot: "Snapshot | str") -> str:
 
 
 def _snapshots(client: "Client", topic: str) -> "Iterator[Snapshot | str]":
-    """Yields a snapshot each second, or the error of a failed attempt that may be repeated."""
+    """Yields a snapshot every second, or the error of a failed attempt that may be repeated."""
     for number in count(1):
         time.sleep(EVERY_S)
         try:
@@ -118,7 +117,7 @@ def _snapshot(client: "Client", topic: str, history: bool) -> "Snapshot":
 
 
 def load_last_minutes(client: "Client", topic: str, now: datetime) -> "LastHour | None":
-    """Returns the leader's record; None if nobody tells it: the picture does without."""
+    """Returns the leader's record, or None if no broker returns it. The picture works without the record."""
     from seaweedq.cli.topic.lineage import LastHour
     from seaweedq.cli.topic.watch_picture import PAST
 

@@ -1,8 +1,7 @@
-"""The picture of `topic watch`: head, bar, table and log as rich renderables; and its observations: moves, and rates
-from the differences of snapshots if the map has none. Pure: data and times are passed in.
+"""The picture of `topic watch`: head, bar, table and log as rich renderables. Also observes moves, and computes rates
+from successive snapshots if the segment map has none. Pure: data and times are passed in.
 
-The bar is the key space as cells of the terminal.
-"""
+The bar shows the key space as a row of terminal cells."""
 
 import math
 from collections import deque
@@ -29,8 +28,8 @@ SHADE_LEGEND = ("0", "1+", "100+", "10k+", "100k+")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Adjacent cells of the bar, and the segments that they stand for: one, or several that are too small to be
-    seen."""
+    """Adjacent cells of the bar, and the segments that they represent: one segment, or several that are too small to
+    show."""
 
     first: int
     cells: int
@@ -38,24 +37,25 @@ class Block:
 
     @property
     def label(self) -> str:
-        """Returns the id, or the first and last ids."""
+        """Returns the segment's id, or the first and last ids."""
         ids = [segment.id for segment in self.segments]
         return str(ids[0]) if len(ids) == 1 else f"{ids[0]}..{ids[-1]}"
 
     @property
     def owner(self) -> str | None:
-        """Returns the owner of the segments; None if there is none, or several."""
+        """Returns the segments' owner; None if there is no owner, or more than one."""
         owners = {segment.owner for segment in self.segments}
         return owners.pop() if len(owners) == 1 else None
 
     def rate(self, rates: Mapping[int, float | None]) -> float:
-        """Returns messages per second of its hottest segment."""
+        """Returns the messages per second of the busiest segment."""
         return max((rates.get(segment.id) or 0.0 for segment in self.segments), default=0.0)
 
 
 def blocks(segments: Sequence[Segment], width: int) -> list[Block]:
-    """Returns the bar of `width` cells for segments in the order of their ranges: each as wide as its range, to the
-    nearest cell. A segment too small for a cell shares those of the next one that has some, or of the last."""
+    """Returns a bar of `width` cells for segments in key order. Each segment's width is proportional to its key range,
+    rounded to cells. A segment that is too small for a cell shares the cells of the next larger segment, or else of the
+    last segment that has cells."""
     found: list[Block] = []
     waiting: list[Segment] = []
     for segment in segments:
@@ -75,7 +75,7 @@ def _cell(key_hash: int, width: int) -> int:
 
 
 def colour(rate: float) -> str:
-    """Returns the colour of a rate in messages/s, as #rrggbb: by its logarithm."""
+    """Returns the colour for a rate in messages/s, as #rrggbb, on a logarithmic scale."""
     at = 0.0 if rate < 1 else min(1 + math.log10(rate), len(_COLOURS) - 1.0)
     low = min(int(at), len(_COLOURS) - 2)
     pairs = zip(_parts(_COLOURS[low]), _parts(_COLOURS[low + 1]), strict=True)
@@ -83,19 +83,19 @@ def colour(rate: float) -> str:
 
 
 def shade(rate: float) -> str:
-    """Returns a character for a rate in messages/s, for output without colours."""
+    """Returns the character for a rate in messages/s, for output without colours."""
     return next(character for below, character in _SHADES if rate < below)
 
 
 def legend(colours: bool) -> list[tuple[str, str, str]]:
-    """Returns the meaning of the bar's colours or characters: character, colour, rate."""
+    """Returns the legend of the bar: character, colour and rate of each step."""
     if colours:
         return [("█", colour, rate) for colour, rate in zip(_COLOURS, COLOUR_LEGEND, strict=True)]
     return [(character, "", rate) for (_, character), rate in zip(_SHADES, SHADE_LEGEND, strict=True)]
 
 
 def short(value: float) -> str:
-    """Returns a figure in at most five characters: 950, 1.2k, 34.5M."""
+    """Formats a number in at most five characters: 950, 1.2k, 34.5M."""
     for unit, letter in _UNITS:
         if value >= unit * 0.9995:
             return f"{value / unit:.0f}{letter}" if value >= 99.95 * unit else f"{value / unit:.1f}{letter}"
@@ -103,7 +103,7 @@ def short(value: float) -> str:
 
 
 def short_names(brokers: Sequence[str]) -> dict[str, str]:
-    """Returns the given name of each broker, with as many digits of its random number as distinguish it from the
+    """Returns each broker's name, with as many digits of its random number as are needed to distinguish it from the
     others."""
     named: dict[str, list[str]] = {}
     for broker in brokers:
@@ -132,8 +132,8 @@ MOVES = 100
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The segment map by id at one moment, by the monotonic clock and as a date; and the leader's record,
-    if it was asked."""
+    """The segment map by id at one moment (monotonic and wall-clock time), and the leader's record if it was
+    requested."""
 
     monotonic_s: float
     at: datetime
@@ -142,7 +142,7 @@ class Snapshot:
 
 
 class WatchHistory:
-    """The snapshots of the last seconds, the newest last, and all observed moves."""
+    """The snapshots of the last seconds (newest last), and all observed moves."""
 
     def __init__(self, first: Snapshot) -> None:
         self.hour = first.hour
@@ -163,11 +163,11 @@ class WatchHistory:
             self._snapshots.popleft()
 
     def rates(self) -> dict[int, float | None]:
-        """Returns messages per second of each open segment over the last seconds; None if that is not known yet."""
+        """Returns the messages per second of each open segment over the last seconds; None if not known yet."""
         return {segment.id: self._rate(segment) for segment in self.now.segments.values() if segment.is_open}
 
     def log(self) -> list[tuple[datetime, str]]:
-        """Returns the events, the oldest first: all replacements, and the observed moves."""
+        """Returns all replacements and observed moves, oldest first."""
         replaced = [(change.at, str(change)) for change in changes(self.now.segments.values())]
         return sorted([*replaced, *self._moves], key=lambda entry: entry[0])
 
@@ -185,7 +185,7 @@ class WatchHistory:
 
 
 def moves(before: Mapping[int, Segment], after: Mapping[int, Segment]) -> list[str]:
-    """Returns the open segments that have another owner than before."""
+    """Returns the open segments whose owner has changed."""
     both = [(before[number], now) for number, now in after.items() if now.is_open and number in before]
     return [
         f"move {now.id}: {then.owner or 'nobody'} → {now.owner or 'nobody'}"
@@ -206,7 +206,7 @@ FIXED = 12  # lines beside those of table and log
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The room for the picture: columns, lines (None: as many as it needs), and whether there are colours."""
+    """The space for the picture: columns, lines (None: no limit), and whether colours are available."""
 
     columns: int
     lines: int | None
@@ -214,7 +214,7 @@ class Frame:
 
 
 def picture(topic: str, watched: WatchHistory, frame: Frame, trouble: str = "") -> RenderableType:
-    """Returns the picture of a topic. `trouble` is why there is no newer snapshot."""
+    """Returns the picture of a topic. `trouble` is the reason if there is no newer snapshot."""
     segments = by_range(watched.now.segments.values())
     rates = watched.rates()
     owners = sorted({segment.owner for segment in segments if segment.owner})
@@ -236,7 +236,7 @@ def picture(topic: str, watched: WatchHistory, frame: Frame, trouble: str = "") 
 
 
 def _room(frame: Frame, rows: int, lines: int, past: int) -> tuple[int, int]:
-    """Returns the numbers of rows of the table and of log lines: the log gets a third of the room, or what is left."""
+    """Returns the numbers of table rows and log lines. The log gets a third of the space, or what is left."""
     if frame.lines is None:
         return rows, lines
     free = max(2, frame.lines - FIXED - past)
@@ -267,11 +267,14 @@ def _head(
 
 
 def _past(watched: WatchHistory, frame: Frame) -> list[RenderableType]:
-    """Returns the rates of the last minutes, the newest below, if the leader tells them and there is room."""
+    """Returns the rates of the last minutes, newest at the bottom, if the leader has recorded them and there is
+    space."""
     if watched.hour is None or (frame.lines or 0) < ROOMY:
         return []
     now = watched.now.at
-    found: list[RenderableType] = [_line(Text(f"the last {PAST // timedelta(minutes=1)} min, the newest below", "dim"))]
+    found: list[RenderableType] = [
+        _line(Text(f"the last {PAST // timedelta(minutes=1)} min, newest at the bottom", "dim"))
+    ]
     for rates in watched.hour.rates(now - PAST, now, PAST_LINES, frame.columns):
         line = Text()
         for rate, same in groupby(rates):
@@ -305,7 +308,7 @@ def _line(text: Text) -> Text:
 
 
 def _fitted(text: str, room: int, fill: str = " ") -> str:
-    """Centres a text; if it does not fit, fills the room instead."""
+    """Centres a text, or fills the space if the text does not fit."""
     return text.center(room) if len(text) <= room else fill * room
 
 
@@ -385,7 +388,7 @@ def _hot(segments: Sequence[Segment]) -> list[Text]:
 
 
 def _near(segments: Sequence[Segment]) -> list[Text]:
-    """Names the segments that are nearest to a split, if the table has no room to say it of each."""
+    """Names the segments that are closest to a split, if the table has no space for this column."""
     near = [(one.next_split.nearness, one) for one in segments if one.next_split and not one.hot_key]
     nearest = sorted((one for one in near if one[0] >= NEAR), key=lambda one: -one[0])[:HOT]
     return [_line(Text(f"segment {one.id} {one.next_split}")) for _, one in nearest]

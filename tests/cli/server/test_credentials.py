@@ -88,7 +88,7 @@ def test_a_secret_may_be_in_a_file_and_not_in_both_places(tmp_path, name):
     assert secret_of(Settings(**{f"{name}_file": str(path)}), name) == GIVEN
     assert secret_of(Settings(**{name: GIVEN}), name) == GIVEN
     assert secret_of(Settings(), name) == ""
-    with pytest.raises(InvalidRequest, match=f"{name} and {name}_file are both given") as caught:
+    with pytest.raises(InvalidRequest, match=f"{name} and {name}_file are both set") as caught:
         secret_of(Settings(**{name: GIVEN, f"{name}_file": str(path)}), name)
     assert GIVEN not in str(caught.value)
     with pytest.raises(InvalidRequest, match=f"{name}_file=.*cannot be read: No such file"):

@@ -44,7 +44,7 @@ def user() -> Iterator[int]:
 @pytest.mark.parametrize("below", [".", "data", "data/deeper"])
 def test_a_data_folder_of_another_user(folder: Path, user: int, below: str) -> None:
     wanted = folder / below
-    with pytest.raises(PermissionError, match=f"^data folder {wanted} cannot be written by user {user}: ") as refused:
+    with pytest.raises(PermissionError, match=f"^user {user} cannot write to data folder {wanted}: ") as refused:
         check_folders(Settings(data_dir=wanted))
     make = "" if below == "." else f"mkdir -p {wanted} && "
     help_text = f"{folder} belongs to user {folder.stat().st_uid}; {make}chown -R {user}:{os.getegid()} {wanted}"
@@ -74,7 +74,7 @@ def test_what_another_user_left_in_it(folder: Path) -> None:
 def test_a_local_store_of_another_user(folder: Path, user: int) -> None:
     with (
         tempfile.TemporaryDirectory() as own,
-        pytest.raises(PermissionError, match=f"^store {folder} cannot be written"),
+        pytest.raises(PermissionError, match=f"^user {user} cannot write to store {folder}: "),
     ):
         check_folders(Settings(data_dir=Path(own), store=f"file://{folder}"))
 

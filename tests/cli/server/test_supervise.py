@@ -93,7 +93,7 @@ def test_a_stop_ends_a_pause(fleet):
     parent.start()
     parent.order(1, "end 1")
     os.kill(parent.member_pid(1), signal.SIGKILL)
-    until(lambda: "starting it again in 3.2 s" in parent.text)
+    until(lambda: "restarting it in 3.2 s" in parent.text)
     began = time.monotonic()
     parent.send(signal.SIGTERM)
     assert parent.end() == 0
@@ -238,7 +238,7 @@ def test_one_after_another(fleet):
     rolled = parent.events("term", "stop", "start")[3:]
     assert rolled == [(what, member) for member in (1, 2, 3) for what in ("term", "stop", "start")]
     assert parent.pid == pid
-    assert "starting it again in" not in parent.text
+    assert "restarting it in" not in parent.text
     parent.send(signal.SIGTERM)
     assert parent.end() == 0
 
@@ -275,7 +275,7 @@ def test_a_broker_that_is_dead_at_that_moment_is_started_at_once(fleet):
     parent.start()
     parent.order(1, "end 1")
     os.kill(parent.member_pid(1), signal.SIGKILL)
-    until(lambda: "starting it again in 3.2 s" in parent.text)
+    until(lambda: "restarting it in 3.2 s" in parent.text)
     parent.order(1, "")
     parent.send(signal.SIGHUP)
     until(lambda: "restart: broker 1 is ready again" in parent.text, within_s=3)

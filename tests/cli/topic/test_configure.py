@@ -57,11 +57,11 @@ def test_a_topic_is_changed_in_an_editor(
         ("""sed -i 's/"scaling"/scaling/'""", "is not a JSON object"),
         ("""sed -i 's/"enabled": true/"enabled": "so so"/'""", "enabled"),
         ("false", "the editor 'false' ended with exit code 1"),
-        ("/no/such/editor", "the editor '/no/such/editor' does not start"),
+        ("/no/such/editor", "the editor '/no/such/editor' could not be started"),
     ):
         shown = edit(editor, code=1)
         (kept,) = tmp_path.iterdir()
-        assert f"nothing was changed; the text is in {kept}" in shown
+        assert f"nothing was changed; your text is in {kept}" in shown
         assert said in shown, editor
         kept.unlink()
     assert real_client.topic("edited")["scaling"]["enabled"] is True

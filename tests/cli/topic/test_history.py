@@ -163,7 +163,7 @@ def test_the_watch_shows_the_last_minutes_above_its_bar_if_there_is_room() -> No
     watched = WatchHistory(Snapshot(0, after(50), by_id(*split_and_merged()), hour))
     watched.add(Snapshot(1, after(51), by_id(*split_and_merged())))  # which did not ask for the history
     lines = drawn(watched, 60)
-    assert lines[2] == "the last 10 min, the newest below"
+    assert lines[2] == "the last 10 min, newest at the bottom"
     assert lines[3:8] == ["·" * 40] * (PAST_LINES - 1) + ["░" * 20 + "·" * 20]
     assert "the last" not in "".join(drawn(watched, 24))
     assert len(drawn(watched, 40)) <= 40

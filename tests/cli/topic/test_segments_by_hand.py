@@ -58,8 +58,7 @@ def test_what_came_about_is_said(run: Run, real_client: Client) -> None:
         f"  segment 1: keys 0 to {third}, on {broker}",
         f"  segment 2: keys {third} to {2 * third}, on {broker}",
         f"  segment 3: keys {2 * third} to 2147483647, on {broker}",
-        "the balancer merges segments with little load after 600 s; to keep 3: "
-        "seaweedq topic set hand --min-segments 3",
+        "the balancer merges idle segments after 600 s; to keep 3: seaweedq topic set hand --min-segments 3",
     ]
     assert run("merge", "hand", "2", "1").splitlines() == [
         "merge of 1, 2 is done: their keys now belong to",

@@ -40,12 +40,12 @@ def test_a_sound_topic(http: httpx.Client, broker: BrokerProcess, topic: str) ->
     upload(http, topic, b"never published")
     done = verify(topic, "--url", broker.url)
     assert done.returncode == 0, done.stdout
-    assert "payloads named by messages: 3" in done.stdout
+    assert "payloads referred to by messages: 3" in done.stdout
     assert "orphaned" not in done.stdout  # the open upload is known
     done = verify(topic, "--data-dir", str(broker.data_dir))
     assert done.returncode == 0, done.stdout
-    assert "payloads named by messages: 2" in done.stdout
-    assert "2 payloads have no message in files, but are too young" in done.stdout
+    assert "payloads referred to by messages: 2" in done.stdout
+    assert "2 payloads have no message in files, but may still get one" in done.stdout
 
 
 @pytest.mark.process
@@ -86,7 +86,7 @@ def test_an_orphan(http: httpx.Client, broker: BrokerProcess, topic: str) -> Non
     assert done.returncode == 0, done.stdout
     assert f"{old.name}: orphaned" in done.stdout
     assert young.name not in done.stdout
-    assert "1 payloads have no message in files, but are too young" in done.stdout
+    assert "1 payloads have no message in files, but may still get one" in done.stdout
     for way in ways(broker):
         assert "orphaned" not in verify(topic, *way, "--sample", "0.5").stdout  # not all rows were read
 

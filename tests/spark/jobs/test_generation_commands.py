@@ -33,7 +33,7 @@ def command(command: Command, broker: BrokerProcess) -> Command:
 def test_what_they_print(command: Command, topic: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     code, said, err = command("export", topic, "--to", out, "--sort", "_key, value")
-    assert (code, said, err) == (0, f"topic {topic}: 30 rows of 30 read are generation 1 of {out}\n", "")
+    assert (code, said, err) == (0, f"topic {topic}: 30 rows of 30 read are in generation 1 of {out}\n", "")
     code, said, err = command("export", topic, "--to", out)
     assert (code, said, err) == (0, f"topic {topic}: nothing is new; {out} is unchanged\n", "")
     code, said, _ = command("export", topic, "--to", out, "-o", "json")

@@ -139,7 +139,7 @@ def test_what_is_wrong_is_said_in_a_line(
     place = str(tmp_path / "at")
     wrong = (
         (["--into", "nosuch"], 1, "topic 'nosuch' does not exist"),
-        (["--into", "there"], 2, "--into: 'there' is the topic itself; a replay needs another topic"),
+        (["--into", "there"], 2, "--into: 'there' is the source topic; choose another topic"),
         (["--where", "valu > 1"], 2, "--where: 'valu > 1': "),
         (["--where", "value >"], 2, "--where: 'value >': "),
         (["--where", "value"], 2, "--where: 'value': "),
