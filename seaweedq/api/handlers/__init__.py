@@ -1,1 +1,1 @@
-"""Handlers of requests, a file a resource."""
+"""Request handlers, one file per resource."""

@@ -1,4 +1,4 @@
-"""Acks, nacks and extensions of leases, on bare ASGI."""
+"""Acks, nacks and lease extensions, on bare ASGI."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -26,8 +26,9 @@ FEW_IDS = 5_000  # are read at once; more in a thread, since 100,000 take 60 ms
 
 
 class AckRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Names the messages by `ids`, by `lease` (every message of the lease), or by both (only those `ids` that the lease
-    holds). With `consumer`, only ids that were last delivered to this consumer count, and the lease must be its own."""
+    """Select the messages by `ids`, by `lease` (all its messages), or by both (only those `ids` that the lease holds).
+    With `consumer`, only ids that were last delivered to this consumer count, and the lease must belong to this
+    consumer."""
 
     ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_IDS)] | None = None
     lease: LeaseName | None = None
@@ -35,12 +36,11 @@ class AckRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
 
 
 class NackRequest(AckRequest, forbid_unknown_fields=True, omit_defaults=True):
-    """Names the messages as an ack does. `delay_s` is the time until redelivery; null means the subscription's backoff.
+    """Select the messages as in an ack. `delay_s` is the time until redelivery; null means the subscription's backoff.
 
-    `reject` sends the messages to the dead-letter topic, with `reason` as a header. `"attempted": false` redelivers
-    them immediately and does not count the delivery as an attempt: use it to return messages that you have not started
-    to handle. It cannot be combined with `delay_s` or `reject`.
-    """
+    `reject` sends the messages to the dead-letter topic, with `reason` as a header. `"attempted": false` redelivers the
+    messages immediately and does not count the delivery as an attempt: use it to return messages that you have not
+    started to handle. `"attempted": false` cannot be combined with `delay_s` or `reject`."""
 
     delay_s: Delay | None = None
     reject: bool = False
@@ -49,16 +49,16 @@ class NackRequest(AckRequest, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class ExtendRequest(AckRequest, forbid_unknown_fields=True, omit_defaults=True):
-    """Names the messages as an ack does. `ack_deadline_s` sets when their leases end, in seconds from now; null means
-    the subscription's `ack_deadline_s`."""
+    """Select the messages as in an ack. Their leases end `ack_deadline_s` seconds from now; null means the
+    subscription's `ack_deadline_s`."""
 
     ack_deadline_s: AckDeadline | None = None
 
 
 class AckAnswer(msgspec.Struct):
-    """`acked` counts messages that are now durably acked, including those acked by earlier requests. `late` counts the
-    acked messages whose lease had already ended, but that no other consumer had received. `unknown` lists ids that are
-    neither acked nor leased (to this lease or consumer)."""
+    """`acked` counts messages that are now durably acked, including those acked by earlier requests. `late` counts
+    acked messages whose lease had already ended, but which no other consumer had received. `unknown` lists ids that are
+    neither acked nor leased to this lease or consumer."""
 
     acked: int
     late: int
@@ -90,7 +90,7 @@ _EXTEND = msgspec.json.Decoder(ExtendRequest)
 
 @dataclass(frozen=True)
 class Acks:
-    """The three routes, with the services that they use."""
+    """The three routes and the services that they use."""
 
     calls: SubscriptionCalls
 
@@ -112,12 +112,12 @@ class Acks:
         shows={"acked": 1, "late": 0, "unknown": ["0-18"]},
     )
     async def ack(self, request: Request, topic_name: str, name: str) -> Answer:
-        """Acks messages. Once the broker answers, the acks are durable. Acks may arrive in any order.
+        """Acks messages, in any order. When the broker answers, the acks are durable.
 
         With only `ids`, the status is 200 even if nothing could be acked: check `unknown`. With only `lease`, the
-        request acks every message that the lease holds, and messages that it held before if nobody has received them
-        since. A repeated request gets the same answer. If nothing is left to ack, the answer is 410 `lease-ended`.
-        """
+        request acks every message that the lease holds, and every message that the lease held earlier and nobody has
+        received since. A repeated request gets the same answer. If nothing is left to ack, the answer is 410
+        `lease-ended`."""
         async with self.calls.read(request, _ACK, topic_name, name) as (topic, wanted):
             return await self.answer(request, topic, name, wanted)
 
@@ -135,12 +135,12 @@ class Acks:
         shows={"nacked": 1, "late": 0, "unknown": ["0-18"]},
     )
     async def nack(self, request: Request, topic_name: str, name: str) -> Answer:
-        """Returns leased messages, which are then redelivered after a delay or become dead letters.
+        """Gives leased messages back. They are redelivered after a delay, or become dead letters.
 
         If a message is rejected, or fails for the `max_attempts`-th time, the broker publishes it to the subscription's
-        `dead_letter_topic` and then acks it. Until the dead letter is durable, no consumer receives the message. It
-        does not hold up other messages, but counts toward `max_in_flight`. If the subscription has no
-        `dead_letter_topic`, `reject` gets 409 `no-dead-letter-topic`.
+        `dead_letter_topic` and then acks it. Meanwhile no consumer receives the message; the message does not hold up
+        others, but counts toward `max_in_flight`. If the subscription has no `dead_letter_topic`, `reject` gets 409
+        `no-dead-letter-topic`.
 
         A dead letter has the key, value, timestamp and headers of the original message, a copy of its payload, and no
         expiry. It is published exactly once, even if brokers crash. The broker adds these headers: `dead-letter-reason`
@@ -149,9 +149,8 @@ class Acks:
         `dead-letter-attempts`, `dead-letter-time`.
 
         A nack is not durable: a broker that is killed forgets all delays, and the rejections of the last
-        `checkpoint_s`. If the request names only a `lease` that holds no messages any more, it gets the answer of the
-        earlier nack, or 410 `lease-ended`.
-        """
+        `checkpoint_s`. If the request names only a `lease` that no longer holds messages, the answer is that of the
+        earlier nack, or 410 `lease-ended`."""
         async with self.calls.read(request, _NACK, topic_name, name) as (topic, wanted):
             return await self.answer(request, topic, name, wanted)
 
@@ -169,13 +168,13 @@ class Acks:
         shows={"extended": 1, "late": 0, "unknown": ["0-18"]},
     )
     async def extend(self, request: Request, topic_name: str, name: str) -> Answer:
-        """Sets a new deadline for leases, counted from now. If the request names only a `lease` that holds no messages
-        any more, the answer is 410 `lease-ended`."""
+        """Sets a new deadline for leases, counted from now. If the request names only a `lease` that no longer holds
+        messages, the answer is 410 `lease-ended`."""
         async with self.calls.read(request, _EXTEND, topic_name, name) as (topic, wanted):
             return await self.answer(request, topic, name, wanted)
 
     async def answer(self, request: Request, topic: Topic, name: str, wanted: AckRequest) -> Answer:
-        """Returns the answer to a request about messages, of the dispatcher."""
+        """Returns the dispatcher's answer to a request about messages."""
         calls = self.calls
         if wanted.ids is None and wanted.lease is None:
             raise InvalidRequest("the request has neither ids nor lease; it needs one of them, or both", field="ids")
@@ -215,7 +214,7 @@ class Acks:
 
 
 def _selection(wanted: AckRequest) -> tuple[Selection, list[str]]:
-    """Returns the messages that a request names, and the ids that are none."""
+    """Returns the messages that a request names, and the invalid ids."""
     if wanted.ids is None:
         return Selection(None, wanted.lease, wanted.consumer), []
     offsets, strange = read_ids(wanted.ids)

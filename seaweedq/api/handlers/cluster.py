@@ -1,4 +1,4 @@
-"""Health and metrics of a broker; the cluster: its state, its level."""
+"""Health and metrics of a broker; the cluster's state and format level."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,12 +26,11 @@ router = Router("cluster")
 
 
 class BrokerAnswer(Struct):
-    """A running broker and its load. The load fields are null if the broker does not answer quickly.
+    """A running broker and its load. The load's fields are null if the broker does not answer quickly.
 
     `memory_bytes` is the part of `memory_budget_bytes` in use. Rates are averages over 10 s. `oldest_tail_s` is the age
-    of the oldest message that is not in a Parquet file yet, and so shows how far flushing lags behind the journal. The
-    broker can read levels from `lowest_level` to `highest_level`. `version` is empty for versions that predate levels.
-    """
+    of the oldest message that is not in a Parquet file yet. The broker can read levels from `lowest_level` to
+    `highest_level`. `version` is empty for versions without levels."""
 
     id: str
     url: str
@@ -54,8 +53,8 @@ class BrokerAnswer(Struct):
 
 class LeftAnswer(Struct):
     """The journal and the segments that a dead broker left behind, and some of their topics. `broker` is null for
-    segments that never had an owner. `state` is that of the journal (`recovering`, `partly-recovered` or
-    `needs-newer-broker`), or `unassigned` if only segments are left. `why` is the reason."""
+    segments that never had an owner. `state` is the journal's state (`recovering`, `partly-recovered` or
+    `needs-newer-broker`), or `unassigned` if only segments are left. `why` is the reason for the state."""
 
     broker: str | None
     state: str
@@ -67,11 +66,10 @@ class LeftAnswer(Struct):
 class ClusterAnswer(Struct, omit_defaults=True):
     """The running brokers and the leader. `store` is the URL of the store that all brokers share.
 
-    Brokers that join must be able to read `level`. `level_written` is lower only while the level rises. The level could
-    rise to `level_possible` now; `too_old` lists the brokers, and the owners of remaining journals, that prevent
-    `level_newest`. `unreadable` lists the ids of running brokers whose records need a newer broker. `left_behind` has
-    the journals and segments of dead brokers.
-    """
+    Brokers that join must be able to read `level`. `level_written` is lower only during an upgrade. The cluster could
+    be upgraded to `level_possible` now; `too_old` lists the brokers, and the dead brokers with journals, that cannot
+    read `level_newest`. `unreadable` lists the ids of running brokers whose records need a newer broker. `left_behind`
+    has the journals and segments of dead brokers."""
 
     cluster: str
     store: str
@@ -158,7 +156,7 @@ async def cluster(services: ClusterDep) -> Response:
     known = [(id, roster.brokers[id].record) for id in sorted(roster.brokers)]
 
     async def answer(one: tuple[str, BrokerRecord]) -> BrokerAnswer:
-        """Returns one broker, with its load if it tells it."""
+        """Returns one broker, with its load if the broker answers."""
         id, record = one
         status = await _status(services, id, record.url)
         return BrokerAnswer(
@@ -216,13 +214,13 @@ MAX_LEVEL = 1_000_000
 
 
 class LevelRequest(Struct, forbid_unknown_fields=True):
-    """The level to raise the cluster to. The default is the highest level that at least one broker reads."""
+    """The level to which to upgrade the cluster. The default is the highest level that at least one broker can read."""
 
     level: Annotated[int, Meta(ge=1, le=MAX_LEVEL)] | UnsetType = UNSET
 
 
 class LevelAnswer(Struct):
-    """The cluster's level. All brokers read and write it."""
+    """The cluster's level, which all brokers read and write."""
 
     level: int
 
@@ -240,12 +238,12 @@ class LevelAnswer(Struct):
 async def raise_level(
     services: ClusterDep, wanted: Annotated[LevelRequest, body(LevelRequest, {"level": 2})]
 ) -> Response:
-    """Raises the cluster's level, and answers once brokers write its formats. The level never falls: brokers that
-    cannot read it can no longer join.
+    """Upgrades the cluster's format level, and answers once brokers write the new formats. The upgrade is irreversible:
+    brokers that cannot read the level can no longer join.
 
-    Repeating the request is safe, and completes an interrupted rise. 409 `level-conflict` means that the level is
-    already higher, or that a running broker, or a broker whose journal is still needed, cannot read it.
-    """
+    Repeating the request is safe, and completes an interrupted upgrade. 409 `level-conflict` means that the cluster
+    already has a higher level, or that a running broker, or a broker whose journal is still needed, cannot read the
+    requested level."""
     to = None if wanted.level is UNSET else wanted.level
     return json_answer(LevelAnswer((await services.broker.leadership.upgrade.upgrade(to)).level))
 

@@ -1,6 +1,5 @@
-"""Fetch: messages of one segment from an offset on, as JSON or Arrow; and the payload of a message, streamed through a
-broker, for clients that cannot reach the store.
-"""
+"""Fetches of a segment's messages from an offset, as JSON or Arrow. Also a message's payload, streamed through a broker
+for clients that cannot reach the store."""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -61,8 +60,8 @@ EXAMPLE = {
 
 
 class MessageReference(Struct):
-    """A payload in the store. `url` downloads it without credentials, and is valid for `upload_url_s`. `url` is absent
-    if no link can be made."""
+    """A payload in the store. `url` downloads the payload without credentials, and is valid for `upload_url_s`. `url`
+    is absent if the broker cannot make one."""
 
     uri: str
     size: int
@@ -91,8 +90,8 @@ class Message(Struct, omit_defaults=True):
 
 
 class FetchAnswer(Struct):
-    """Continue at `next_offset`. Offsets may have gaps, because expired messages are left out unless the request has
-    `expired=keep`.
+    """To continue, fetch from `next_offset`. Offsets may have gaps, because expired messages are left out unless the
+    request has `expired=keep`.
 
     A `sealed` segment receives no more messages. At its end, continue with each of its `successors` from offset 0.
     """
@@ -125,7 +124,7 @@ class FetchServices:
 FetchDep = Annotated[FetchServices, given(FetchServices)]
 _WAIT = query(
     "wait_s",
-    "how long to wait if there is no message yet, in seconds or with a unit (500ms)",
+    "how long to wait for the first message, in seconds or with a unit (500ms)",
     {"anyOf": [{"type": "number", "minimum": 0, "maximum": MAX_WAIT_S}, TEXTS["s"]], "default": 0},
     partial(seconds, what="wait_s", high=MAX_WAIT_S),
     "0",
@@ -157,16 +156,16 @@ async def fetch(
     request: RequestDep,
     topic: PathTopic,
     segment: PathSegment,
-    offset: Annotated[int, integer("offset", 0, MAX_NUMBER, "the first offset to return; may be the segment's end", 0)],
+    offset: Annotated[int, integer("offset", 0, MAX_NUMBER, "first offset to return; may be the segment's end", 0)],
     limit: Annotated[int, integer("limit", 1, MAX_LIMIT, "maximum number of messages", 1000)],
     wait_s: Annotated[float, _WAIT],
     expired: Annotated[str, _EXPIRED],
 ) -> Response:
-    """Returns messages of a segment from `offset` on, whether or not they are in Parquet files yet. The broker keeps no
+    """Returns a segment's messages from `offset` on, whether or not they are in Parquet files yet. The broker keeps no
     state about the reader.
 
-    Continue at `next_offset`. A page has fewer messages than `limit` if it reaches the segment's end, 8 MiB, or 1 s of
-    reading. A waiting request ends when a message arrives or the segment is sealed.
+    To continue, fetch from `next_offset`. A page ends early at the segment's end, at 8 MiB, or after 1 s of reading. A
+    waiting request ends when a message arrives or the segment is sealed.
 
     A `sealed` segment receives no more messages, because it was split, merged or rolled. You have read it to its end
     when `next_offset` equals the `offset` in your request; a page without messages can also mean that its messages have
@@ -227,7 +226,7 @@ async def _fetched(services: FetchServices, request: Request, asked: _FetchReque
 async def _maker(
     services: FetchServices, request: Request, asked: _FetchRequest, opened: OpenSegment, pieces: Pieces
 ) -> Callable[[], Response]:
-    """Returns a function that encodes the answer, from what nobody changes."""
+    """Returns a function that encodes the answer from immutable data."""
     next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else asked.offset
     alive = pieces if asked.keeps_expired else await services.time.unexpired(pieces)
     if request.asks_for(ARROW):
@@ -251,7 +250,7 @@ def _answer(
 
 
 def _removed(request: Request, asked: _FetchRequest, successors: tuple[int, ...]) -> Response:
-    """Returns the answer at the end of a segment that retention has removed: that of a sealed one."""
+    """Returns the answer at the end of a segment that retention has removed, which is that of a sealed segment."""
     if not request.asks_for(ARROW):
         return _json(b"[]", asked.offset, successors)
     sink, schema = pa.BufferOutputStream(), asked.topic.layout.table
@@ -282,8 +281,8 @@ def _json(messages: bytes, next_offset: int, successors: tuple[int, ...] | None)
 
 
 def arrow_stream(segment: OpenSegment, pieces: Pieces, max_bytes: int) -> tuple[memoryview, int | None]:
-    """Returns the rows with all columns of the table, offsets too, as an IPC stream of at most `max_bytes` but at least
-    one row; and the offset of the first row that did not fit, None if all did."""
+    """Returns rows with all columns, including offsets, as an IPC stream of at most `max_bytes` but at least one row.
+    Also returns the offset of the first row that did not fit, or None."""
     sink, schema = pa.BufferOutputStream(), segment.layout.table
     left, left_out = max_bytes - schema.serialize().size - _END_BYTES, None
     with pa.ipc.new_stream(sink, schema) as writer:
@@ -340,7 +339,7 @@ class _Payload(Response):
                 request, stall_s = scope["state"]["request"], self._reader.settings.answer_timeout_s
                 answer = await send_object(self._stored, request, out, stall_s)
         except FileNotFoundError:
-            raise PayloadNotFound("the payload is not in the store any more") from None
+            raise PayloadNotFound("the payload is no longer in the store") from None
         if answer:
             await send(answer, out)
 
@@ -361,9 +360,8 @@ async def payload(services: PayloadDep, topic: PathTopic, segment: PathSegment, 
     answer.
 
     Use this route if your client cannot reach the store. `HEAD` and `if-range` work; the `etag` is the SHA-256. The
-    content type is that of the reference. `content-disposition` is `attachment`, so that browsers download the payload
-    instead of rendering it as a page from the broker.
-    """
+    content type is the reference's. `content-disposition` is `attachment`, so that browsers download the payload
+    instead of showing it as a page from the broker."""
     catalog = services.catalog
     found = await catalog.require(topic)
     at = whole_number(offset, "offset", 0, MAX_NUMBER)
@@ -380,5 +378,5 @@ async def payload(services: PayloadDep, topic: PathTopic, segment: PathSegment, 
 
 
 def _content_type(stated: str) -> str:
-    """Returns the reference's content type, if that can stand in a header."""
+    """Returns the reference's content type if it is valid in a header."""
     return stated if stated and stated.isascii() and stated.isprintable() else OCTETS

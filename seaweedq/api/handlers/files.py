@@ -1,4 +1,4 @@
-"""The routes by which a reader plans a read of a topic: its files, and the offsets of a time."""
+"""The routes with which readers plan a read of a topic: the topic's files, and the offsets at a time."""
 
 import re
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ _AFTER = re.compile(r"([0-9]{1,19})/([0-9]{8}-[0-9]{16}\.parquet)")
 
 
 class FileAnswer(Struct):
-    """A file with rows: its segment, name, half-open offset range and size in bytes. If the broker knows them, also the
-    schema id, and the largest `_timestamp` up to the end of the file."""
+    """A file with rows: its segment, name, half-open offset range, and size in bytes. The schema id, and the largest
+    `_timestamp` up to the end of the file, are present if the broker knows them."""
 
     segment: int
     name: str
@@ -37,14 +37,14 @@ class FileAnswer(Struct):
 
 
 class FilesAnswer(Struct, omit_defaults=True):
-    """Files of a topic. If more may follow, `next` is the value of `after` for the next page."""
+    """One page of a topic's files. If more files may follow, pass `next` as `after` to get the next page."""
 
     files: list[FileAnswer]
     next: str | UnsetType = UNSET
 
 
 class OffsetsAnswer(Struct):
-    """For each segment, the offset to start at so that you miss no message with this timestamp or a later one."""
+    """For each segment, the offset at which to start so that you miss no message with this timestamp or a later one."""
 
     offsets: dict[int, int]
 
@@ -79,7 +79,7 @@ class FileServices:
         return cls(broker.catalog, *read, broker.process.clock)
 
     async def check(self, topic: Topic, segment: int) -> None:
-        """Raises SegmentNotFound for a segment that there never was."""
+        """Raises SegmentNotFound if the segment never existed."""
         try:
             await self.catalog.require_segment(topic, segment)
         except SegmentNotFound:
@@ -122,11 +122,10 @@ async def offsets_of_a_time(
         str, query("timestamp", "RFC 3339 with a UTC offset, or an age such as 5m", TIME, default="", required=True)
     ],
 ) -> Response:
-    """Returns, for each segment, the offset to start at so that you miss no message from this time on.
+    """Returns, for each segment, the offset at which to start so that you miss no message from this time on.
 
     This is the offset of the segment's first message with this timestamp or a later one, or the segment's end if there
-    is none. It is 0 for a segment if one of its predecessors contains such a message.
-    """
+    is no such message. If a predecessor of the segment contains such a message, the offset is 0."""
     moment_us = time_us(timestamp, "timestamp", services.clock.now_us())
     found = await services.catalog.require(topic)
     services.catalog.check_whole(found)
@@ -147,7 +146,9 @@ async def offsets_of_a_time(
 async def topic_files(
     services: Services,
     topic: PathTopic,
-    most: Annotated[int, integer("page_size", LEAST, MOST, "how many store objects a page examines", MOST)],
+    most: Annotated[
+        int, integer("page_size", LEAST, MOST, "maximum number of store objects to examine for a page", MOST)
+    ],
     after: Annotated[Place | None, _AFTER_FILE],
     segment: Annotated[int | None, integer("segment", 0, MAX_NUMBER, "only the files of this segment")],
 ) -> Response:

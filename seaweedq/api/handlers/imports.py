@@ -1,4 +1,4 @@
-"""Imports and writes: uploaded files whose rows become messages, which broker/imports publishes."""
+"""Imports and writes: the rows of uploaded files become messages. broker/imports publishes them."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
@@ -39,7 +39,7 @@ MAX_PAGE = 500
 
 
 class ImportRequest(Struct, forbid_unknown_fields=True):
-    """An uploaded file and its format. With `bare`, each line of an NDJSON file is itself the value; the default is the
+    """An uploaded file and its format. With `bare`, each line of an NDJSON file is itself a value; the default is the
     topic's `ndjson` setting."""
 
     upload_id: Annotated[str, Meta(min_length=1, max_length=127)]
@@ -48,7 +48,7 @@ class ImportRequest(Struct, forbid_unknown_fields=True):
 
 
 class ImportRows(Struct):
-    """Rows of the file in one segment. Messages from other publishers may lie between the first and the last offset."""
+    """The file's rows in one segment. Messages from other publishers may lie between the first and last offsets."""
 
     segment: int
     first_offset: int
@@ -65,7 +65,8 @@ class InvalidRowAnswer(Struct):
 
 class ImportProblemAnswer(Struct):
     """The problem of a failed import, as the POST returns it. For a write, `upload_id` names the file that caused the
-    failure. `errors` lists invalid rows, and lists of imports omit it. `invalid` is a lower bound for their number."""
+    failure. `errors` lists invalid rows; lists of imports omit `errors`. `invalid` is a lower bound for the number of
+    invalid rows."""
 
     type: str
     title: str
@@ -117,8 +118,8 @@ _SHOWN = {
 
 class WriteRequest(Struct, forbid_unknown_fields=True):
     """The uploads of a write, in row order, and their format. Each upload must have been created for this writer and
-    number. `bare` works as in an import. With `drawn`, the writer's name is random and used for this write alone, so
-    the topic remembers it for a day instead of 30."""
+    number. `bare` works as in an import. With `drawn`, the writer's name is random and used only for this write, so the
+    topic remembers the writer for one day instead of 30."""
 
     uploads: Annotated[list[Annotated[str, Meta(min_length=1, max_length=127)]], Meta(min_length=1)]
     format: Literal["parquet", "ndjson", "arrow"]
@@ -187,9 +188,9 @@ async def import_upload(
     the import is running.
 
     The broker checks the whole file before it publishes the first row. If a row is invalid, no row is published, and
-    every repeat gets the same answer. Rows are published in file order, in batches. A repeated request joins the
-    running import or returns its result: an upload is imported once. A repeat with another `format` gets 409. Columns
-    and lines are the same as in a publish request; `_offset` and `_reference` are not allowed.
+    every repeat gets the same answer. Rows are published in file order, in batches. An upload is imported once: a
+    repeated request joins the running import or returns its result, and a repeat with another `format` gets 409.
+    Columns and lines are the same as in a publish request; `_offset` and `_reference` are not allowed.
 
     422 is one of three problems: `invalid-messages` lists the first 100 invalid rows (or lines, counted from 0);
     `invalid-import` means that the file cannot be read, or needs too much memory or time; `invalid-request` means that
@@ -244,23 +245,22 @@ async def put_write(
     wait_s: Annotated[int, integer("wait_s", 0, MAX_WAIT_S, "how long to wait for completion, in seconds", WAIT_S)],
     asked: Annotated[WriteRequest, body(WriteRequest, _WRITE, required=True)],
 ) -> Response:
-    """Publishes every row of the uploaded files as a message, once per writer and number, even if a repeat names other
-    uploads. The answer is 200 once all rows are durable, or 202 while the write is running.
+    """Publishes every row of the uploaded files as a message, once per writer and number, even if a repeated request
+    names other uploads. The answer is 200 once all rows are durable, or 202 while the write is running.
 
-    Use this route for jobs that may run again and upload their files again. `writer` identifies the job. Its numbers
-    must rise from write to write, and may have gaps. The broker checks all files before it publishes the first row.
-    Rows are published in file order, in batches.
+    Use this route for jobs that may run again and upload their files again. `writer` identifies the job. The writer's
+    numbers must rise from write to write, and may have gaps. The broker checks all files before it publishes the first
+    row. Rows are published in file order, in batches.
 
     - A repeated number joins the running write or returns its result, with `duplicate`. The broker ignores the repeat's
       own uploads.
-    - A failed write publishes no row. Its answer is a problem; `upload_id` names the file if one file is the cause.
-      Repeating it with the same uploads returns the same problem. Repeating it with other uploads runs it again.
+    - A failed write publishes no row. The answer is a problem; `upload_id` names the file if a single file is the
+      cause. A repeat with the same uploads returns the same problem. A repeat with other uploads runs the write again.
     - A number below the writer's newest gets 409 `write-out-of-order`.
     - A higher number waits up to `wait_s` for the previous write to end, then gets 503 `not-ready`.
 
-    A topic remembers at most 10,000 writers, each for 30 days after its last write (one day if the name was `drawn`).
-    After that, a repeated number counts as a new write.
-    """
+    A topic remembers at most 10,000 writers, each for 30 days after the writer's last write (one day if the name was
+    `drawn`). After that, a repeated number counts as a new write."""
     uploads, named = asked.uploads, whole_number(number, "number", 0, MAX_NUMBER)
     for upload in uploads:
         check_name(upload, "upload")
@@ -298,8 +298,8 @@ async def list_writes(
     size: Annotated[int, integer("page_size", 1, MAX_PAGE, "maximum number of writers", MAX_PAGE)],
     after: PageToken,
 ) -> Response:
-    """Lists the newest write of each writer, sorted by name, page by page. The list acknowledges no write: request the
-    writer itself for that."""
+    """Lists the newest write of each writer, sorted by name, page by page. The list does not acknowledge writes: to
+    know whether a write is durable, request its writer."""
     found = await services.broker.catalog.require(topic)
     writes, more = await services.broker.writing.page(found, after, size)
     page = WriteList([_written(writer, record, whole=False) for writer, record in writes])
@@ -325,7 +325,7 @@ async def show_write(services: Services, topic: PathTopic, writer: PathWriter) -
 
 
 def _bare(topic: Topic, format: str, bare: bool | UnsetType) -> bool:
-    """Returns whether the lines of a file are bare values. Raises InvalidRequest."""
+    """Returns whether each line of a file is a bare value. Raises InvalidRequest."""
     if bare is UNSET:
         return format == "ndjson" and topic.record.config.lines_are_bare
     if bare and (format != "ndjson" or topic.layout.format is Format.BYTES):
@@ -334,7 +334,7 @@ def _bare(topic: Topic, format: str, bare: bool | UnsetType) -> bool:
 
 
 def error_of(problem: ImportProblem) -> SeaweedqError:
-    """Returns the error that ended an import, as it was raised."""
+    """Rebuilds the error that ended an import."""
     kind = errors.by_slug().get(problem.slug, errors.InvalidImport)
     if not issubclass(kind, errors.BadRequest):  # the reader of a hostile file may say anything
         kind = errors.InvalidImport

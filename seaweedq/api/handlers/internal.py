@@ -1,6 +1,5 @@
-"""Answers calls of other brokers below /internal: msgpack in and out, for nobody else. Each call is declared where its
-handler is, with its name and the message that it takes (broker/rpc/messages); a service answers it.
-"""
+"""Answers other brokers' calls below /internal, in msgpack. Only brokers may use these routes. Each call is declared at
+its handler, with its name and the message that it takes (broker/rpc/messages)."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -47,8 +46,8 @@ _encode = msgspec.msgpack.encode
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call's handler, the decoder of its message, None if it takes none, and whether it is about a topic, which the
-    handler gets first."""
+    """An internal call: its handler, the decoder of its message (None if it takes no message), and whether the handler
+    takes a topic as its first argument."""
 
     handler: Callable[..., Awaitable[Any]]
     decode: Callable[[bytes], Any] | None
@@ -59,7 +58,7 @@ _CALLS: dict[str, _Call] = {}
 
 
 def _answers(name: str, takes: Any = None, topic: bool = False) -> Callable[[Handler], Handler]:
-    """Declares a call of that name, which `takes` a message of a type, or what a function makes of its bytes."""
+    """Declares a call with this name. `takes` is the message's type, or a function that decodes its bytes."""
 
     def declare(handler: Handler) -> Handler:
         decode = msgspec.msgpack.Decoder(takes).decode if isinstance(takes, type) else takes
@@ -71,7 +70,7 @@ def _answers(name: str, takes: Any = None, topic: bool = False) -> Callable[[Han
 
 @dataclass(frozen=True)
 class Internal:
-    """The calls by name: of a broker as a whole with the rows that others forward to it, of topics, of segments, and of
+    """The calls by name: about a broker (including forwarded rows), about topics, about segments, and about the
     subscriptions that this broker dispatches."""
 
     peers: PeerRequests
@@ -84,7 +83,7 @@ class Internal:
 
     @router.route("POST", f"{PEER_PREFIX}*", OWN_RIGHT, mode=HOT, early=True)
     async def answer(self, request: Request) -> Answer:
-        """Returns the answer to a call; errors travel as `ErrorMessage`. Raises Forbidden, RouteNotFound."""
+        """Answers a call; errors are sent as `ErrorMessage`. Raises Forbidden, RouteNotFound."""
         name = request.path.removeprefix(PEER_PREFIX)
         try:
             if name == HELLO:
@@ -107,7 +106,7 @@ class Internal:
         raise Forbidden("only brokers of this cluster may call /internal")
 
     def status(self) -> BrokerStatus:
-        """Returns the load of this broker: the amounts that it holds, and its rates."""
+        """Returns this broker's load: the bytes that it holds, and its rates."""
         budget, log, now_s = self.broker.budget, self.broker.log, self.broker.process.clock.monotonic_s()
         messages, size = self.broker.load.loads.totals()
         came_s = [segment.tail.oldest().at_s for segment in log.dirty if segment.tail]
@@ -204,8 +203,8 @@ class Internal:
         return await self.broker.streaming.subscriptions.answer_leave(topic, call)
 
     async def _topic(self, call: TopicCall | EndsCall | SegmentCall | GiveCall | MarkCall | StreamCall) -> Topic:
-        """Returns the topic that the other broker means. Raises NotOwner if this broker knows a different one,
-        NeedsNewerBroker if it cannot read that one."""
+        """Returns the topic that the other broker means. Raises NotOwner if this broker knows a different topic with
+        that name, and NeedsNewerBroker if it cannot read the topic's record."""
         catalog = self.broker.catalog
         catalog.check_readable(call.topic)
         found = catalog.get(call.topic)

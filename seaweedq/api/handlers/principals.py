@@ -1,4 +1,4 @@
-"""Principals: their grants and limits in requests and answers; who the caller is; list, create, show, delete."""
+"""Principals: their grants and limits in requests and answers; whoami; list, create, show, delete."""
 
 import re
 from collections.abc import Sequence
@@ -41,11 +41,10 @@ class LimitsRequest(Struct, forbid_unknown_fields=True):
     `bytes_out` and `changes` are rates per second.
 
     `messages` counts messages that requests publish, not imported rows. `changes` counts every request that changes
-    something, plus each further segment that it creates, deletes or replaces. A single request may exceed a rate; later
-    requests then wait. If a request's bytes or messages are known only after it has run, the next request waits for
-    them. `bytes_out` never blocks acks. `waiting_pulls` also counts reads that wait. On a WebSocket, each message
-    counts as a request. Requests with signed URLs count toward no principal's limits.
-    """
+    something, plus each additional segment that the request creates, deletes or replaces. A single request may exceed a
+    rate; later requests then wait. If the size of a request is known only after it has run, the next request waits
+    instead. `bytes_out` never blocks acks. `waiting_pulls` also counts waiting reads. On a WebSocket, each message
+    counts as a request. Requests with signed URLs count toward no principal's limits."""
 
     requests: Rate = None
     messages: Rate = None
@@ -63,33 +62,35 @@ Grants = Annotated[list[GrantRequest], Meta(max_length=MAX_GRANTS)]
 
 
 def grants_of(wanted: Sequence[GrantRequest]) -> tuple[Grant, ...]:
-    """Returns the grants of a request. Raises InvalidRequest for a pattern that is none, and for an action on topics
-    that names none."""
+    """Parses the grants of a request. Raises InvalidRequest for an invalid pattern, and for an action on topics without
+    topics."""
     for grant in wanted:
         for pattern in [*grant.topics, *grant.subscriptions]:
             if not _PATTERN.fullmatch(pattern):
-                raise _refused(f"{pattern!r} is neither a name nor one with a * at its end", pattern)
+                raise _refused(f"{pattern!r} is neither a name nor a name that ends in *", pattern)
         for pattern in grant.topics:
             if pattern.startswith(OURS) and pattern.endswith(ANY):
-                raise _refused(f"{pattern!r} matches nothing: topics {OURS}* are granted by their whole names", pattern)
+                raise _refused(
+                    f"{pattern!r} matches nothing: topics {OURS}* can be granted only by their whole names", pattern
+                )
         if not grant.topics and set(grant.actions) - OF_THE_CLUSTER:
             named = ", ".join(sorted(set(grant.actions) - OF_THE_CLUSTER))
-            raise _refused(f"a grant of {named} names no topics; ['*'] is all", "")
+            raise _refused(f"a grant of {named} names no topics; use ['*'] for all topics", "")
     return tuple(Grant(tuple(one.actions), tuple(one.topics), tuple(one.subscriptions)) for one in wanted)
 
 
 def shown_grants(grants: Sequence[Grant]) -> list[GrantRequest]:
-    """Returns grants as answers show them."""
+    """Converts grants for answers."""
     return [GrantRequest(list(one.actions), list(one.topics), list(one.subscriptions)) for one in grants]
 
 
 def limits_of(wanted: LimitsRequest) -> Limits:
-    """Returns the limits of a request."""
+    """Parses the limits of a request."""
     return Limits(**msgspec.structs.asdict(wanted))
 
 
 def shown_limits(limits: Limits) -> LimitsRequest:
-    """Returns limits as answers show them."""
+    """Converts limits for answers."""
     return LimitsRequest(**msgspec.structs.asdict(limits))
 
 
@@ -102,8 +103,8 @@ router = Router("access")
 
 
 class PrincipalRequest(Struct, forbid_unknown_fields=True):
-    """All rights and limits of a principal: the request replaces what it had. While a principal is `disabled`, none of
-    its tokens is valid."""
+    """All rights and limits of a principal; the request replaces the principal's present ones. While a principal is
+    `disabled`, none of its tokens is valid."""
 
     grants: Grants = []
     limits: LimitsRequest = field(default_factory=LimitsRequest)
@@ -128,8 +129,8 @@ class PrincipalList(Struct, omit_defaults=True):
 
 
 class CallerAnswer(Struct):
-    """The caller. `principal` is null for anonymous callers. Each list in `grants` must allow a request: the
-    principal's own list, and the lists that narrow its token."""
+    """The caller. `principal` is null for anonymous callers. A request must be allowed by every list in `grants`: the
+    principal's own list, and the lists that narrow the token."""
 
     principal: str | None
     token: str | None
@@ -176,7 +177,7 @@ Services = Annotated[PrincipalServices, given(PrincipalServices)]
 
 
 async def _principal(principal: str) -> str:
-    """Returns the name, if it is valid: that of a principal, or of the limits of all. Raises InvalidName."""
+    """Returns the name if it is valid for a principal, or is `*`. Raises InvalidName."""
     return principal if principal == DEFAULT else check_name(principal, "principal")
 
 
@@ -242,12 +243,11 @@ async def list_principals(
 async def put_principal(
     services: Services, principal: PathPrincipal, wanted: Annotated[PrincipalRequest, body(PrincipalRequest, _EXAMPLE)]
 ) -> Response:
-    """Creates a principal (201), or replaces all its rights and limits (200). Its tokens stay valid, and get the new
-    rights within a second.
+    """Creates a principal (201), or replaces all its rights and limits (200). The principal's tokens stay valid, and
+    get the new rights within a second.
 
-    If two requests write the same principal, the last one wins. The name `*` holds the default `limits`, for principals
-    without their own; it has no grants.
-    """
+    If two requests write the same principal, the last one wins. The principal `*` holds the default `limits`, for
+    principals without their own, and has no grants."""
     grants, limits = grants_of(wanted.grants), limits_of(wanted.limits)
     created = await services.principals.put(principal, grants, limits, wanted.disabled)
     return json_answer(_answer(principal, services.find(principal)), 201 if created else 200)
@@ -278,8 +278,8 @@ async def show_principal(services: Services, principal: PathPrincipal) -> Respon
     refuses=(404,),
 )
 async def delete_principal(services: Services, principal: PathPrincipal) -> Response:
-    """Deletes a principal. All its tokens become invalid within a second, and stay invalid if a new principal gets the
-    same name."""
+    """Deletes a principal. All tokens of the principal become invalid within a second, and stay invalid if a new
+    principal gets the same name."""
     await services.principals.delete(principal)
     return Response(status_code=204)
 

@@ -1,7 +1,7 @@
-"""POST /v1/topics/{topic}/messages, on bare ASGI: the hottest route of all.
+"""POST /v1/topics/{topic}/messages, on bare ASGI, because it is the busiest route.
 
-One JSON message joins the messages that wait for its segment. Any other body becomes columns, a large one in a thread.
-"""
+A single JSON message is added directly to the messages that wait for its segment. Any other body is converted to
+columns; large bodies are converted in a thread."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ router = Router("publish")
 
 
 class SegmentRows(msgspec.Struct):
-    """Some of the request's messages: their segment and offsets."""
+    """Some of the request's messages: their segment, first offset and number."""
 
     segment: int
     first_offset: int
@@ -68,8 +68,8 @@ class SegmentRows(msgspec.Struct):
 
 
 class PublishAnswer(msgspec.Struct):
-    """All messages are durable. `ids` are in request order; for Arrow requests they are present only on request.
-    `duplicate` means that the messages had already been stored, so nothing was added."""
+    """All messages are durable. `ids` are in request order; an answer to an Arrow request has `ids` only if the request
+    asks for them. `duplicate` means that the messages had already been stored, so nothing was added."""
 
     count: int
     segments: list[SegmentRows]
@@ -128,7 +128,7 @@ _PARAMETERS = (
     {
         "name": "Producer-Sequence",
         "in": "header",
-        "description": "number of the request's first message; rises by one per message",
+        "description": "number of the request's first message; increases by one per message",
         "schema": {"type": "integer", "minimum": 0, "maximum": MAX_SEQUENCE},
     },
 )
@@ -136,7 +136,7 @@ _PARAMETERS = (
 
 @dataclass(slots=True)
 class _PublishBody:
-    """The body of a publish, how the request says to decode it, and the format that it states of the topic."""
+    """The body of a publish, how to decode it, and the topic format that the request expects."""
 
     request: Request
     media: str | None
@@ -146,7 +146,8 @@ class _PublishBody:
     format: str | None
 
     async def rows(self, config: TopicConfig, intake: Intake, memory: DecodingMemory) -> pa.RecordBatch:
-        """Returns the messages, as rows: at once if that takes a fraction of a millisecond, else from a thread."""
+        """Decodes the messages to rows: immediately if that takes a fraction of a millisecond, otherwise in a
+        thread."""
         media, content = bodies.media_type(self.media), self.content
         bare = config.lines_are_bare if self.bare is None else self.bare
         if media == bodies.ARROW:  # a few bytes may become many rows
@@ -161,7 +162,7 @@ class _PublishBody:
         return await memory.run(caller, own, size, bodies.decode, self.media, content, timed, bare, self.key)
 
     def single(self, intake: Intake) -> Single | None:
-        """Returns the one message of a small JSON body, None if `rows` has to decode the body."""
+        """Decodes the single message of a small JSON body. Returns None if `rows` must decode the body."""
         is_json = self.media == bodies.JSON or bodies.media_type(self.media) == bodies.JSON  # mostly the first
         if len(self.content) > INLINE_BYTES or not is_json:
             return None
@@ -212,17 +213,16 @@ class Publish:
         leads=(Lead(("fetchMessages",), {**OF_TOPIC, "segment": "$response.body#/segments/0/segment"}),),
     )
     async def publish(self, request: Request, name: str) -> Answer:
-        """Publishes messages. Once the broker answers, they are durable and readable.
+        """Publishes messages. When the broker answers, the messages are durable and readable.
 
-        A request is all or nothing. If any message is invalid, none is stored, and the answer lists the first 1,000
-        invalid ones. If the topic does not exist and `auto_create_topics` is on, the broker creates it with the default
-        configuration. With `format`, the broker refuses the request if the topic has another format.
+        A request is all or nothing. If any message is invalid, no message is stored, and the answer lists the first
+        1,000 invalid messages. If the topic does not exist and `auto_create_topics` is on, the broker creates it with
+        the default configuration. With `format`, the broker refuses the request if the topic has another format.
 
         A message may have a `reference` to one of this topic's uploads instead of a value; at most 10,000 per request.
         The broker checks every reference before it stores any message. If the only message of a request has an invalid
-        reference, the answer is the upload's own error. In a request with several messages, each invalid one is listed
-        with the `type` of that error.
-        """
+        reference, the answer is the upload's own error. In a request with several messages, each message with an
+        invalid reference is listed with the `type` of the upload's error."""
         check_name(name)
         producer = _producer(request)
         options = request.query
@@ -277,8 +277,9 @@ class Publish:
             return await self.publisher.batch(topic, rows, producer, deadline)
 
     async def _repeated(self, topic: Topic, posted: _PublishBody, producer: Producer) -> PublishResult | None:
-        """Returns where the messages of a refused request are, if they were taken before. What was valid then may be
-        refused now: a timestamp by another broker's clock, an upload that has expired. They must not seem lost."""
+        """Returns the offsets of a refused request's messages if an earlier attempt stored them, so that they do not
+        seem lost. What was valid then may be refused now: a timestamp by another broker's clock, or an upload that has
+        expired."""
         intake = self._intake(topic.record.config, topic.layout)
         lenient = intake.at(intake.judged_from_us + LENIENT_US)
         try:
@@ -289,7 +290,8 @@ class Publish:
             return await self.publisher.repeated(topic, rows, producer)
 
     async def _known(self, request: Request, name: str, posted: _PublishBody) -> Topic:
-        """Returns a topic that is not known yet, and creates it if that is asked for, and the caller may."""
+        """Returns a topic that this broker does not know yet. Creates the topic if the settings ask for that, and the
+        caller may."""
         is_unknown = self.catalog.get(name) is None and self.reader.settings.auto_create_topics
         if is_unknown and await may_create(request, self.catalog, name):
             request.take("changes", 1)
@@ -314,8 +316,8 @@ class Publish:
 
 
 def _check_format(layout: Layout, stated: str | None) -> None:
-    """Refuses messages for a topic of another format, which has taken the name of the one that the caller knew, or
-    would be created under it."""
+    """Refuses messages if the topic has, or would be created with, another format than the request expects: another
+    topic may have taken the name."""
     own = layout.format.value
     if stated is not None and stated != own:
         raise InvalidRequest(
@@ -350,8 +352,7 @@ def answer_body(published: PublishResult, with_ids: bool) -> bytes:
 
 
 def _ids(appended: Sequence[AppendedRows], count: int) -> Iterator[Any]:
-    """Yields the ids in the order of the request, with the quotes and the comma between two of them, joined by
-    Arrow."""
+    """Yields the ids in request order as JSON text, with quotes and commas; Arrow joins them."""
     segments, offsets = np.empty(count, np.int64), np.empty(count, np.int64)
     for rows in appended:
         segments[rows.indexes] = rows.segment

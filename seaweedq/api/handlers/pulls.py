@@ -1,11 +1,11 @@
-"""Pulls, as JSON or as an Arrow stream: the columns of the topic's files, and `segment`, `_offset`, `_attempt`.
+"""Pulls, answered as JSON or as an Arrow stream with the columns of the topic's files, `segment`, `_offset` and
+`_attempt`.
 
-The broker that takes a request chooses the lease's name, unless the client did, before it hands the request on: so one
-that it repeats, after an answer of the dispatcher was lost, gets the same messages.
+If the client gave no lease name, the broker that receives the request chooses one before it forwards the request. So if
+the dispatcher's answer is lost and the broker repeats the request, it gets the same messages.
 
-In Arrow the name of the lease is a header, which is left out if there are no messages. Columns go into the stream as
-they were read, never row by row; neighbours of one segment and schema are one batch.
-"""
+In Arrow the lease's name is a header, which is absent if there are no messages. Columns are written to the stream as
+they were read, never row by row. Adjacent rows with the same segment and schema form one batch."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
@@ -57,7 +57,7 @@ Group: TypeAlias = tuple[Readable, pa.Array, pa.Array, pa.RecordBatch]
 
 
 def wants_arrow(request: Request) -> bool:
-    """Tells whether a client that pulls wants Arrow, rather than JSON. Raises NotAcceptable if it takes neither."""
+    """Returns whether a pull asks for Arrow instead of JSON. Raises NotAcceptable if it accepts neither."""
     accepted = request.headers.get(b"accept")
     if accepted is None or accepted == b"*/*":
         return False
@@ -72,8 +72,8 @@ def wants_arrow(request: Request) -> bool:
 
 
 def together(found: Sequence[DeliveredRows]) -> Iterator[Group]:
-    """Yields segment, offsets, attempts and rows, neighbours of one segment and schema put together: texts take 0.2 ms
-    a batch, however small that is."""
+    """Yields segment, offsets, attempts and rows. Combines adjacent rows with the same segment and schema, because
+    encoding strings costs 0.2 ms per batch, however small the batch."""
     for _, group in groupby(found, lambda one: (one.segment.id, one.rows.schema)):
         first, *others = group
         if not others:
@@ -86,7 +86,7 @@ def together(found: Sequence[DeliveredRows]) -> Iterator[Group]:
 
 
 def arrow_answer(leased: PullResult, layout: Layout) -> Answer:
-    """Returns the answer to a pull as an Arrow stream."""
+    """Encodes the answer to a pull as an Arrow stream."""
     headers = {"content-type": ARROW} | ({"lease": leased.name} if leased.name else {})
     return Answer(200, _stream(together(leased.messages), layout), headers)
 
@@ -121,9 +121,9 @@ Consumer = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class PullRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """How many messages to return, how many seconds to wait for the first one, for which consumer, and under which
-    lease name. In `ordered` mode, a pull first returns what the consumer already holds; with `ahead` it returns the
-    messages after those instead.
+    """How many messages to return, how many seconds to wait for the first message, for which consumer, and under which
+    lease name. In `ordered` mode, a pull first returns the messages that the consumer already holds; with `ahead`, it
+    returns the messages after those.
 
     `max_messages` defaults to 100 and `wait_s` to 0. All pulls without a `consumer` count as one consumer.
     """
@@ -136,8 +136,8 @@ class PullRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
 
 
 class PullAnswer(msgspec.Struct):
-    """Messages that are now leased to the consumer under the name `lease`. If the wait ended without messages, `lease`
-    is null. `attempt` counts the deliveries of a message."""
+    """The messages, which are now leased to the consumer under the name `lease`. If the wait ended without messages,
+    `lease` is null. `attempt` counts the deliveries of a message."""
 
     lease: str | None
     messages: list[Message]
@@ -148,7 +148,7 @@ _PULL = msgspec.json.Decoder(PullRequest)
 
 @dataclass(frozen=True)
 class SubscriptionCalls:
-    """The services of the hot routes of subscriptions."""
+    """The services of the busiest subscription routes."""
 
     catalog: Catalog
     dispatcher: Dispatcher
@@ -165,7 +165,7 @@ class SubscriptionCalls:
     async def read(
         self, request: Request, decoder: msgspec.json.Decoder[T], topic: str, name: str
     ) -> AsyncIterator[tuple[Topic, T]]:
-        """Reads a request about a subscription; its memory is held in the block."""
+        """Reads a request about a subscription, and reserves memory for it until the block ends."""
         check_name(topic)
         check_name(name, "subscription")
         async with self.reader.body(request) as content:
@@ -177,7 +177,7 @@ class SubscriptionCalls:
 
 @dataclass(frozen=True)
 class Pulls:
-    """The route, with the services that it uses."""
+    """The route and the services that it uses."""
 
     calls: SubscriptionCalls
     payloads: Payloads
@@ -208,40 +208,39 @@ class Pulls:
         ),
     )
     async def pull(self, request: Request, topic_name: str, name: str) -> Answer:
-        """Leases messages to a consumer, and waits for the first one. Any broker can answer.
+        """Leases messages to a consumer, and waits for the first message. Any broker can answer.
 
-        An answer without messages means that the wait has ended. A short answer does not mean that the subscription is
-        drained: answers end at about 8 MiB, or after 1 s if the store is slow. If no segment owner can be reached, the
-        answer is 503 `unavailable` with the `segments`.
+        An answer without messages means that the wait has ended. An answer with fewer messages than requested does not
+        mean that no more are waiting: answers end at about 8 MiB, or after 1 s if the store is slow. If no segment
+        owner can be reached, the answer is 503 `unavailable` with the `segments`.
 
         **Leases.** The messages of one answer form one lease. A client may choose the lease's name. If the answer is
-        lost, the client repeats the pull with the same name: it gets the messages of that lease that are still
-        unanswered, with the same `attempt` and a new deadline. Use each name once. A lease that has ended gets 410
-        `lease-ended`, and another consumer's lease gets 409 `lease-of-another`.
+        lost, the client repeats the pull with the same name, and gets the lease's messages that are not acked or nacked
+        yet, with the same `attempt` and a new deadline. Use a new name for each pull. If the lease has ended, the
+        answer is 410 `lease-ended`; if it belongs to another consumer, 409 `lease-of-another`.
 
-        **Attempts.** A delivery counts as an attempt if it is nacked or not acked in time. It does not count if a seek
-        ended it, or if it ended only because the lease of an earlier message did. From its third attempt on, a message
-        is delivered only together with other retries, at most 16. If `max_attempts` is three or more, the last attempt
-        delivers the message alone. A poison message therefore cannot make healthy ones fail. A broker that is killed
-        may forget the attempts of the last `checkpoint_s`, but never an ack.
+        **Attempts.** A delivery counts as an attempt if the message is nacked or not acked in time. A delivery does not
+        count if a seek ended it, or if it ended only because the lease of an earlier message ended. From its third
+        attempt on, a message is delivered only together with other retries, at most 16. If `max_attempts` is three or
+        more, the last attempt delivers the message alone. So one poison message cannot make healthy messages fail. A
+        broker that is killed may forget the attempts of the last `checkpoint_s`, but never an ack.
 
-        **Consumers in `ordered` mode.** Give each process its own `consumer` name, so that it gets its share; two
-        processes must not use the same name. If a consumer pulls while it holds unanswered messages, the broker assumes
-        that it crashed and restarted. The consumer gets those messages first, under a new lease and with `attempt`
+        **Consumers in `ordered` mode.** Give each process its own `consumer` name; two processes must not use the same
+        name. If a consumer pulls while it holds messages that it has not acked or nacked, the broker assumes that the
+        consumer crashed and restarted. The consumer gets those messages first, under a new lease and with `attempt`
         raised by one. Acks for the old lease count until the new lease is acked; nacks and extensions for the old lease
-        do not count. A message on the last of its `max_attempts` stays with the old lease. A client that prefetches
-        sends `ahead: true` in every pull after the first one that returned messages, and gets the messages that follow.
-        Pulls without a name always behave like that. `keyed` mode needs none of this.
+        do not count. A message on its last attempt stays with the old lease. To prefetch, a client sends `ahead: true`
+        in every pull after the first pull that returned messages, and gets the messages that follow. Pulls without a
+        consumer name always behave as with `ahead`. None of this applies to `keyed` mode.
 
-        If the broker that dispatches a subscription dies, another one takes over. Requests wait up to
-        `publish_timeout_s`, then get 503 `not-owner`. Acked messages are not delivered again; leased messages are
+        **Failover.** If the broker that dispatches a subscription dies, another broker takes over. Requests wait up to
+        `publish_timeout_s`, then get 503 `not-owner`. Acked messages are not redelivered; leased messages are
         redelivered immediately. Acks by `ids` for work in progress still count for another `ack_deadline_s`. A message
         on its last attempt waits that long for an ack, then becomes a dead letter.
 
         With `Accept: application/vnd.apache.arrow.stream`, the answer is an Arrow stream with the columns of the
         Parquet files, plus `segment`, `_offset` and `_attempt`. Rows are grouped by segment and sorted by offset. The
-        header `lease` names the lease, and is absent if there are no rows.
-        """
+        header `lease` has the lease's name, and is absent if there are no rows."""
         calls = self.calls
         as_arrow = wants_arrow(request)  # raises before anything is leased to a client that cannot take it
         async with calls.read(request, _PULL, topic_name, name) as (topic, wanted):
@@ -263,8 +262,8 @@ class Pulls:
         return answer
 
     async def _pull_under_some_name(self, request: Request, topic: Topic, name: str, wanted: PullRequest) -> Answer:
-        """Pulls under the name that this broker chose. If its lease has ended, since an answer was lost and the
-        request repeated late, it chooses another: the client knows of none."""
+        """Pulls under a name that this broker chose. If that lease has ended, because an answer was lost and the
+        request was repeated late, chooses another name; the client does not know the name yet."""
         with suppress(LeaseEnded):
             answer = await self._pull(request, topic, name, wanted, is_new=True)
             if answer.status != HTTPStatus.GONE or LEASE_ENDED not in answer.body:
@@ -292,8 +291,8 @@ class Pulls:
     async def _relayed(
         self, request: Request, topic: Topic, name: str, wanted: PullRequest, target: Target, may_hold: bool
     ) -> Answer:
-        """Hands a pull on. One that waits does so at the dispatcher if it is the first one; else it asks what there is
-        now, unless that is known to be nothing, and queues here (broker/subscriptions/subscribing)."""
+        """Forwards a pull to the dispatcher. The first waiting pull waits at the dispatcher. Later ones ask for
+        messages that are ready (unless none are known to be), and queue here (broker/subscriptions/subscribing)."""
         clock = self.calls.reader.clock
         until, queue = Deadline(clock, target.wait_s), None
         if target.wait_s > 0:
@@ -325,8 +324,8 @@ class Pulls:
 
 
 def check_count(content: bytes) -> None:
-    """Raises InvalidRequest for a body with more values than any valid one has, before it is decoded: it may need more
-    memory than there is, and is none of those that are to be tried again."""
+    """Raises InvalidRequest before decoding if a body has more values than any valid body. Decoding it could need more
+    memory than there is, and a retry would not help."""
     if content.count(b",") > MAX_IDS + _MORE_COMMAS:
         raise InvalidRequest(
             f"ids has more than {MAX_IDS} values; it must have 1 to {MAX_IDS}", field="ids", bound=MAX_IDS
@@ -338,7 +337,7 @@ def _pull(wanted: PullRequest, wait_s: float) -> Pull:
 
 
 def _is_empty(answer: Answer) -> bool:
-    """Tells whether another broker answered a pull with no messages: an Arrow stream without a lease, or JSON."""
+    """Returns whether another broker's answer to a pull has no messages: an Arrow stream without a lease, or JSON."""
     if answer.status != HTTPStatus.OK:
         return False
     headers = {name.lower(): value for name, value in answer.headers.items()}
@@ -348,8 +347,8 @@ def _is_empty(answer: Answer) -> bool:
 
 
 async def _while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of `work`. It is cancelled when the client goes, so that nothing is leased to a client that
-    has gone. Raises ClientGone."""
+    """Returns the result of `work`, which is cancelled if the client disconnects, so that nothing is leased to a
+    disconnected client. Raises ClientGone."""
     working, gone = asyncio.create_task(work), asyncio.create_task(request.until_gone())
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,5 +1,5 @@
-"""The rebuild of coordination from the store, by a broker that waits for one. It answers before the broker is ready, to
-the token of `admin_token_file`: nobody else is known without coordination."""
+"""Rebuilds coordination from the store, at a broker that waits for a rebuild. The route answers before the broker is
+ready, and accepts only the token of `admin_token_file`, because other tokens are unknown without coordination."""
 
 from typing import Annotated
 
@@ -18,8 +18,8 @@ router = Router("cluster")
 
 
 class RebuildRequest(Struct, forbid_unknown_fields=True):
-    """With `dry_run`, nothing changes and the answer is the plan. `without_journals` lists brokers whose unreadable
-    journals may be given up. `without_tokens` drops all principals and tokens."""
+    """With `dry_run`, nothing changes, and the answer is the plan. `without_journals` lists brokers whose unreadable
+    journals you give up. `without_tokens` drops all principals and tokens."""
 
     dry_run: bool = False
     without_journals: Annotated[list[Annotated[str, Meta(max_length=MAX_NAME)]], Meta(max_length=MAX_JOURNALS)] = []
@@ -108,14 +108,13 @@ _EXAMPLE = {
 async def rebuild(
     parts: PartsDep, wanted: Annotated[RebuildRequest, body(RebuildRequest, {"dry_run": True})]
 ) -> Response:
-    """Rebuilds coordination from the store after coordination was lost or restored from a backup. Send it to a broker
-    that waits for a rebuild.
+    """Rebuilds coordination from the store after coordination was lost or restored from a backup. Send the request to a
+    broker that waits for a rebuild.
 
-    A rebuild may take minutes, and continues if its client disconnects. A second request waits for the running rebuild,
-    or restarts one that was interrupted. With `auth`, only the token of `admin_token_file` is valid until the rebuild
-    is done; other callers get 503 `not-ready`. 409 `rebuild-conflict` means that this broker is serving, another
-    rebuild is running, a journal cannot be read, or a journal to leave out is unknown.
-    """
+    A rebuild may take minutes, and continues if the client disconnects. A second request waits for the running rebuild,
+    or restarts an interrupted rebuild. With `auth`, only the token of `admin_token_file` is valid until the rebuild is
+    done; other callers get 503 `not-ready`. 409 `rebuild-conflict` means that this broker is serving, another rebuild
+    is running, a journal cannot be read, or a journal to leave out is unknown."""
     waiting = parts.broker.waiting
     if waiting is None and not wanted.dry_run and await parts.broker.begin_to_wait():
         raise RebuildConflict("topics wait for a rebuild, so all brokers now stop serving. Try again in a moment")

@@ -1,8 +1,7 @@
-"""Seeks: a subscription goes on at other messages.
+"""Seeks: a subscription continues at another position.
 
-The broker that takes a seek chooses its id, unless the client did, before it hands the request on: so one that it
-repeats, after an answer of the dispatcher was lost, seeks once.
-"""
+If the client gave no id, the broker that receives a seek chooses one before it forwards the request. So if the
+dispatcher's answer is lost and the broker repeats the request, the subscription seeks only once."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -35,23 +34,24 @@ Offsets = Annotated[dict[SegmentNumber, Offset], Meta(min_length=1, max_length=M
 
 
 class SeekTo(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Exactly one of two: `timestamp`, which stands for the first message with this timestamp or a later one (RFC 3339
-    with a UTC offset), or `offsets` by segment, which leaves all other segments unchanged."""
+    """Exactly one of `timestamp` and `offsets`. `timestamp` (RFC 3339 with a UTC offset) means the first message with
+    this timestamp or a later one. `offsets` by segment leaves all other segments unchanged."""
 
     timestamp: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
     offsets: Offsets | UnsetType = UNSET
 
 
 class SeekRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The place to continue from: `earliest`, `latest`, a time or offsets. Requests with the same `id` seek only
-    once. If `id` is left out, the broker chooses one."""
+    """Where to continue: `earliest`, `latest`, a time or offsets. Requests with the same `id` seek only once. If `id`
+    is left out, the broker chooses one."""
 
     to: Literal["latest", "earliest"] | SeekTo
     id: LeaseName | UnsetType = UNSET
 
 
 class SoughtSegment(Struct, rename={"from_": "from"}):
-    """A segment: before the seek, everything below `from` was acked; the next delivery starts at `to`."""
+    """A segment of the seek. Before the seek, all messages below `from` were acked; the next delivery starts at
+    `to`."""
 
     segment: int
     from_: int
@@ -60,7 +60,7 @@ class SoughtSegment(Struct, rename={"from_": "from"}):
 
 class SeekAnswer(Struct):
     """The segments that the seek changed. Segments in `moved` start later than requested, because retention had already
-    deleted messages. If another dispatcher answers a repeat, it returns no segments."""
+    deleted messages. If a new dispatcher answers a repeated request, the answer has no segments."""
 
     id: str
     segments: list[SoughtSegment]
@@ -104,12 +104,12 @@ async def seek_subscription(
     subscription: PathSubscription,
     wanted: Annotated[SeekRequest, body(SeekRequest, {"to": {"offsets": {"0": 17}}})],
 ) -> Response:
-    """Moves a subscription to earlier or later messages. Once the broker answers, the seek is durable.
+    """Moves a subscription to earlier or later messages. When the broker answers, the seek is durable.
 
-    All leases end, in all segments. Acks for earlier deliveries become `unknown`, and attempts are counted anew. A
-    paused subscription stays paused. An offset beyond a segment's end gets 416, and an unknown segment gets 404; in
-    both cases nothing changes. You can repeat a request that has an `id`: the subscription remembers its last 16 ids.
-    The same `id` with a different `to` gets 422.
+    All leases end, in all segments. Acks for earlier deliveries become `unknown`, and attempts are counted from 1
+    again. A paused subscription stays paused. An offset beyond a segment's end gets 416, and an unknown segment gets
+    404; in both cases nothing changes. You can repeat a request that has an `id`: the subscription remembers its last
+    16 ids. The same `id` with a different `to` gets 422.
 
     If the seek goes back into a segment that was replaced, its successors wait until that part is acked again.
     """
@@ -131,7 +131,7 @@ async def seek_subscription(
 
 
 def _place_of(to: Literal["latest", "earliest"] | SeekTo) -> SeekPlace:
-    """Returns where to go on. Raises InvalidRequest."""
+    """Returns the position to continue at. Raises InvalidRequest."""
     if not isinstance(to, SeekTo):
         return to
     if (to.timestamp is UNSET) == (to.offsets is UNSET):

@@ -1,6 +1,5 @@
-"""Segments of a topic: the map of all with position, owner and load; one by itself, also after retention removed it;
-the key space over the last hour, as the leader has recorded it; and changes by hand: split, merge, roll, move.
-"""
+"""A topic's segments: the map with positions, owners and loads; a single segment, even after retention removed it; the
+key space over the last hour, as the leader has recorded it; and manual changes: split, merge, roll, move."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -50,7 +49,7 @@ ByWindow = Annotated[list[Rate], Meta(min_length=len(WINDOWS_S), max_length=len(
 
 
 class Rates(Struct):
-    """Averages over the last 10 s, 1 minute, 10 minutes and 20 minutes. They start when the current owner took the
+    """Averages over the last 10 s, 1 minute, 10 minutes and 20 minutes, at most since the current owner took the
     segment over."""
 
     messages_per_s: ByWindow
@@ -65,9 +64,9 @@ class HotKey(Struct):
 
 
 class NextSplit(Struct):
-    """The average that brings an open segment closest to a split: `messages_per_s` or `bytes_per_s`, over `window_s`
-    seconds. Like the balancer, it counts the time before the segment existed as idle, so at first it is lower than the
-    value in `rates`. The segment is split when `now` exceeds `splits_at`. `held_by` is what prevents the split:
+    """The average that is closest to the limit at which an open segment is split: `messages_per_s` or `bytes_per_s`,
+    over `window_s` seconds. The segment is split when `now` exceeds `splits_at`. `now` counts the time before the
+    segment existed as idle, so at first it is lower than the value in `rates`. `held_by` is what prevents the split:
     `hot_key` or `max_segments`."""
 
     measure: Measure
@@ -217,11 +216,10 @@ SegmentMapDep = Annotated[SegmentMapServices, given(SegmentMapServices)]
     ),
 )
 async def segment_map(services: SegmentMapDep, topic: PathTopic) -> Response:
-    """Returns all segments of a topic, including replaced ones: key ranges, lineage, owners, offsets, rates.
+    """Returns all segments of a topic, including replaced segments: key ranges, lineage, owners, offsets, rates.
 
-    Rates are averages that start when the current owner took the segment over: after a move, all four cover the time
-    since the move. Bytes are counted as in the journal, before compression.
-    """
+    Rates are averages, at most since the current owner took the segment over; so after a move, all four cover only the
+    time since the move. Bytes are counted as in the journal, before compression."""
     found = await services.catalog.require(topic)
     positions = await services.positions.positions(found)
     records = services.catalog.segments(found)
@@ -254,11 +252,10 @@ async def segment_map(services: SegmentMapDep, topic: PathTopic) -> Response:
     leads=(Lead(("moveSegment",), {**OF_TOPIC, "segment": "$request.path.segment"}),),
 )
 async def one_segment(services: SegmentMapDep, topic: PathTopic, segment: PathSegment) -> Response:
-    """Returns one segment, even one that retention has removed and that the list therefore omits.
+    """Returns one segment, even a segment that retention has removed, which the list omits.
 
-    The cluster remembers a removed segment for at least 30 days, and as long as an open segment descends from it within
-    10 generations. After that, the answer is 404.
-    """
+    The cluster remembers a removed segment for at least 30 days, and as long as an open segment descends from the
+    removed one within 10 generations. After that, the answer is 404."""
     found = await services.catalog.require(topic)
     try:
         await services.catalog.require_segment(found, segment)
@@ -359,9 +356,9 @@ FEWEST, CELLS, MOST = 100, 2_000, 20_000
 
 
 class CellAnswer(Struct, omit_defaults=True):
-    """The load of a half-open range of key hashes, starting at `time` and lasting `seconds`. When a segment is split or
-    merged, its cell ends and the cells of its successors begin. `segment` is null if the cell spans several
-    neighbouring segments. `hot_key` is present if one key's share of the load was too large for a split to help."""
+    """The load of a half-open range of key hashes from `time` on, for `seconds` seconds. When a segment is split or
+    merged, its cell ends and the cells of its successors begin. `segment` is null if the cell spans several adjacent
+    segments. `hot_key` is present if one key's share of the load was too large for a split to help."""
 
     time: datetime
     seconds: float
@@ -375,7 +372,7 @@ class CellAnswer(Struct, omit_defaults=True):
 
 class HistoryAnswer(Struct):
     """The cells of a topic in time order. Ranges without load have no cell. The `leader` has recorded the whole time
-    between `from` and `until`: at most an hour, and less after a change of leader."""
+    from `from` to `until`: at most an hour, and less after a change of leader."""
 
     since: datetime = msgspec.field(name="from")
     until: datetime
@@ -442,10 +439,10 @@ async def history(
 ) -> Response:
     """Returns the load of each range of key hashes in the last hour, in cells of ten seconds or longer.
 
-    If there are more cells than requested, the broker combines cells in time and in key space; their sums stay the
-    same. Request a shorter time to get finer cells. Message counts are exact. The bytes between an owner's last report
-    and a seal are estimates. The leader keeps the history only in memory, at most 32 MiB for all topics, so a new
-    leader starts with an empty history. If there is no leader, the answer is 503 `unavailable`.
+    If there are more cells than requested, the broker combines cells in time and in key space without changing their
+    sums. Request a shorter time to get finer cells. Message counts are exact. Byte counts between an owner's last
+    report and the sealing of a segment are estimates. The leader keeps the history only in memory, at most 32 MiB for
+    all topics, so a new leader starts with an empty history. If there is no leader, the answer is 503 `unavailable`.
     """
     now_us = services.clock.now_us()
     until_us = now_us if until is None else time_us(until, "until", now_us)
@@ -488,7 +485,7 @@ class SplitRequest(Struct, forbid_unknown_fields=True):
 
 
 class MergeRequest(Struct, forbid_unknown_fields=True):
-    """`with` is the neighbouring segment to merge with."""
+    """`with` is the adjacent segment to merge with."""
 
     neighbour: Annotated[int, Meta(ge=0, le=MAX_NUMBER)] = msgspec.field(name="with")
 
@@ -590,14 +587,13 @@ async def split(
     segment: PathSegment,
     wanted: Annotated[SplitRequest, body(SplitRequest, {"parts": 2})],
 ) -> Response:
-    """Replaces a segment by several segments, each on a part of its range.
+    """Replaces a segment by several segments, each with a part of the key range.
 
-    The answer is 200 once the split is done. After `publish_timeout_s` it is 202: the broker then completes or undoes
-    the split in the background, and the list of segments shows the outcome. A repeat after success gets 409
-    `segment-conflict`, with the new segments in `successors`. 503 `not-owner` means that a segment's owner is not
-    running. 503 `coordination-unavailable` means that the plan may have been recorded: list the segments. Publishers
-    and readers see no error.
-    """
+    The answer is 200 once the split is done. After `publish_timeout_s` the answer is 202: the broker then completes or
+    undoes the split in the background, and the list of segments shows the outcome. A repeated request after success
+    gets 409 `segment-conflict`, with the new segments in `successors`. 503 `not-owner` means that the segment's owner
+    is not running. After 503 `coordination-unavailable` the split may still happen: list the segments. Publishers and
+    readers see no error."""
     found = await services.catalog.require(topic)
     await services.catalog.refresh(topic, segment)
     record = services.catalog.segment(found, segment).record
@@ -622,12 +618,11 @@ async def merge(
     segment: PathSegment,
     wanted: Annotated[MergeRequest, body(MergeRequest, {"with": 5}, required=True)],
 ) -> Response:
-    """Replaces a segment and its neighbour by one segment on their combined range. If the neighbour has another owner,
-    it first moves to the segment's owner.
+    """Replaces two adjacent segments by one segment with their combined key range. If the segments have different
+    owners, the second segment (`with`) moves first.
 
-    If earlier merges have combined the range from more than 64 parts, the answer is 409. Otherwise the answers are
-    those of a split.
-    """
+    If merges have combined the range from more than 64 parts, the answer is 409. Otherwise the answers are those of a
+    split."""
     request.spend("changes", 1)
     return await _replace(services, await services.catalog.require(topic), [segment, wanted.neighbour], [])
 
@@ -642,7 +637,8 @@ async def merge(
     refuses=(*OF_BODIES, 404, SegmentConflict, TooManySegments),
 )
 async def roll(services: ChangeDep, request: RequestDep, topic: PathTopic, segment: PathSegment) -> Response:
-    """Replaces a segment by one on the same range, with its own chain of files. The answers are those of a split."""
+    """Replaces a segment by a new segment with the same key range and its own chain of files. The answers are those of
+    a split."""
     await services.reader.nothing(request)
     return await _replace(services, await services.catalog.require(topic), [segment], [])
 
@@ -668,9 +664,8 @@ async def move(
     """Moves a segment to another broker. The answer is 200 once that broker owns it, or 202 while the owner is still
     moving it.
 
-    Moving a segment to its current owner is not an error. The leader continues to balance load, and may move the
-    segment again.
-    """
+    Moving a segment to its current owner is not an error. The leader keeps balancing load, and may move the segment
+    again."""
     found = await services.catalog.require(topic)
     target = await _target(services.roster, wanted.to)
     if await services.changes.move(found, segment, target):
@@ -696,27 +691,29 @@ def _points(number: int, whole: KeyRange, wanted: SplitRequest) -> list[int]:
 
 
 def _broker_meant(roster: Roster, to: str) -> str | None:
-    """Returns the living broker with that id, or else with that given name. Raises InvalidRequest if it receives no
-    segments, or several brokers have the name."""
+    """Returns the running broker with that id, or else with that name. Raises InvalidRequest if the broker accepts no
+    segments, or if several brokers have the name."""
     named = [to] if to in roster.brokers else [id for id, known in roster.brokers.items() if known.record.name == to]
     if len(named) > 1:
         brokers = sorted(named)[:NAMED]
         detail = f"{len(named)} brokers have the name {to!r}: {', '.join(brokers)}"
         raise InvalidRequest(detail, field="to", value=to, brokers=brokers)
     if named and not roster.brokers[named[0]].record.takes_more:
-        raise InvalidRequest(f"broker {named[0]} is starting or draining, and takes no segments", field="to", value=to)
+        raise InvalidRequest(
+            f"broker {named[0]} is starting or draining, and accepts no segments", field="to", value=to
+        )
     return named[0] if named else None
 
 
 async def _target(roster: Roster, to: str) -> str:
-    """Returns the id of the living broker that a request names. Raises InvalidRequest."""
+    """Returns the id of the running broker that a request names. Raises InvalidRequest."""
     target = _broker_meant(roster, to)
     if target is None:
         await roster.load()
         target = _broker_meant(roster, to)
     if target is None:
         brokers = sorted(roster.brokers)[:NAMED]
-        detail = f"there is no broker {to!r}; these are living: {', '.join(brokers)}"
+        detail = f"no broker {to!r} is running; running brokers: {', '.join(brokers)}"
         raise InvalidRequest(detail, field="to", value=to, brokers=brokers)
     return target
 

@@ -1,7 +1,6 @@
-"""Subscriptions: their settings; list, create, show with lag, change, delete. Pulls, acks and seeks have other files.
+"""Subscriptions: their settings; list, create, show with lag, change, delete. Pulls, acks and seeks are in other files.
 
-The list of the subscriptions of all topics has names alone: nothing is measured, and no dispatcher is asked.
-"""
+The list of all topics' subscriptions has only names: no lag is measured, and no dispatcher is asked."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -68,8 +67,8 @@ class StartAt(Struct, forbid_unknown_fields=True):
 
 
 class Filter(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The messages to deliver: their key starts with `key_prefix`, and each header in `headers` is present with the
-    given value. All other messages count as acked."""
+    """Which messages to deliver: the key starts with `key_prefix`, and every header in `headers` has the given value.
+    All other messages count as acked."""
 
     key_prefix: Annotated[str, Meta(min_length=1, max_length=1024)] | None = None
     headers: Annotated[
@@ -122,14 +121,14 @@ class SubscriptionChange(Struct, forbid_unknown_fields=True):
 
 
 def record_of(wanted: SubscriptionRequest, now_us: int) -> SubscriptionRecord:
-    """Returns the record of a new subscription. Raises InvalidRequest."""
+    """Makes the record of a new subscription. Raises InvalidRequest."""
     # The epoch begins with the clock, so that acks of a deleted subscription of the same name never count for this one.
     plain = SubscriptionRecord("ordered", "latest", 30.0, 0, None, now_us, epoch=now_us)
     return structs.replace(plain, **changes_of(wanted))
 
 
 def changes_of(wanted: SubscriptionRequest | SubscriptionChange) -> dict[str, Any]:
-    """Returns the members of the record that a request names, as the record has them. Raises InvalidRequest."""
+    """Converts the fields that a request names to the record's form. Raises InvalidRequest."""
     found = {name: value for name in wanted.__struct_fields__ if (value := getattr(wanted, name)) is not UNSET}
     if isinstance(start := found.get("start"), StartAt):
         found["start"] = {"timestamp": in_utc(start.timestamp, "start.timestamp").isoformat()}
@@ -143,7 +142,7 @@ def changes_of(wanted: SubscriptionRequest | SubscriptionChange) -> dict[str, An
 
 
 def compare(name: str, there: SubscriptionRecord, record: SubscriptionRecord, named: Iterable[str]) -> None:
-    """Raises SubscriptionConflict if an existing subscription differs from a record in the `named` members."""
+    """Raises SubscriptionConflict if an existing subscription differs from a record in the `named` fields."""
     pairs = {field: (getattr(there, field), getattr(record, field)) for field in named}
     differences = {field: {"current": old, "requested": new} for field, (old, new) in pairs.items() if old != new}
     if differences:
@@ -157,7 +156,7 @@ LISTED = 16  # subscriptions of a list that are asked for at a time
 
 
 class LagAnswer(Struct):
-    """The lag of one segment; its fields are those of the total lag. Everything below `acked_to` is acked."""
+    """The lag of one segment, with the same fields as the total lag. All messages below `acked_to` are acked."""
 
     segment: int
     acked_to: int
@@ -175,7 +174,7 @@ class LagAnswer(Struct):
 
 class TotalLagAnswer(Struct):
     """The lag over all segments: the number of unacked messages, their approximate size in bytes, and the age of the
-    oldest one in `seconds`.
+    oldest message in `seconds`.
 
     - `in_flight` messages are leased, `delayed` messages wait for their redelivery, `waiting` messages are ready for
       the next pull.
@@ -198,12 +197,11 @@ class TotalLagAnswer(Struct):
 
 class SubscriptionAnswer(Struct):
     """A subscription and its lag. `seek_epoch` changes with each seek, and when a subscription is deleted and created
-    again. It stays the same when another broker becomes the dispatcher.
+    again, but not when another broker becomes the dispatcher.
 
     `consumers` counts consumers that are waiting, have pulled within the last second, or hold messages.
-    `idle_consumers` counts those that receive nothing, because in `ordered` mode every segment belongs to another
-    consumer. `waiting_pulls` counts pulls that wait for messages. The counts from other brokers may be a second old.
-    """
+    `idle_consumers` counts consumers that receive nothing, because in `ordered` mode every segment belongs to another
+    consumer. `waiting_pulls` counts pulls that wait for messages. Counts from other brokers may be a second old."""
 
     name: str
     topic: str
@@ -295,7 +293,7 @@ class SubscriptionServices:
         return cls(broker.catalog, subscribing.admin, *dispatching, parts.reader, subscribing.meter, letters)
 
     def check_letters(self, request: Request, target: str | None) -> None:
-        """Raises Forbidden if the caller may not publish to a topic for dead letters, or create it."""
+        """Raises Forbidden if the caller may not publish to the dead-letter topic, or create it."""
         if target is None:
             return
         check_right(request.caller, Action.PUBLISH, Resource(target))
@@ -303,8 +301,8 @@ class SubscriptionServices:
             check_right(request.caller, Action.CREATE, Resource(target))
 
     def sender(self, request: Request) -> dict[str, str | None]:
-        """Returns the members of a record that say with whose rights dead letters go out: those of the
-        caller that has named their topic, and was judged for it."""
+        """Returns the record's fields that state whose rights publish dead letters: those of the caller that named the
+        dead-letter topic."""
         caller = request.caller
         return {"creator": caller.principal, "creator_uid": caller.uid}
 
@@ -351,7 +349,7 @@ def _name(one: ListedSubscription) -> SubscriptionName:
 
 
 def _place(text: str) -> tuple[str, int, str]:
-    """Returns the place of a page token. Raises InvalidRequest."""
+    """Decodes a page token. Raises InvalidRequest."""
     topic, _, rest = text.partition("/")
     incarnation, _, name = rest.partition("/")
     try:
@@ -379,7 +377,7 @@ async def list_subscriptions(services: SubscriptionDep, request: RequestDep, top
     found = await services.catalog.require(topic)
 
     async def show(name: str) -> Answer:
-        """Returns the answer of one; 404 for one that has gone meanwhile."""
+        """Returns one subscription's answer; 404 if it was deleted in the meantime."""
         try:
             return await _show(services, request.derived("GET", f"{request.path}/{name}"), found, name)
         except SubscriptionNotFound:
@@ -428,7 +426,7 @@ async def create_subscription(
 
     - `ordered`: each segment has one consumer at a time, which receives its messages in order. Segments are spread
       evenly over the consumers; surplus consumers receive nothing. If there are more than 64 consumers (or more than
-      twice the number of segments, if that is larger), only those that wait or have pulled again keep segments. If a
+      twice as many as segments, if that is more), a consumer keeps segments only while it waits or pulls again. If a
       lease ends without an ack, the leases of later messages in the same segment end too, and delivery restarts at the
       first unacked message. A consumer keeps a segment for one second after its last pull.
     - `keyed`: any number of consumers share a segment. Messages with the same key are delivered in order, under one
@@ -439,8 +437,7 @@ async def create_subscription(
     In `ordered` and `keyed` mode, a segment that replaced others delivers its messages once all messages of its
     predecessors are acked. In each segment, a subscription delivers only messages within 100,000 offsets of the first
     unacked one. With a `filter`, one pull examines at most 65,536 messages. Messages that no pull has examined yet
-    count in the lag even if the filter excludes them.
-    """
+    count toward the lag even if the filter excludes them."""
     found = await services.catalog.require(topic)
     changes = changes_of(wanted)
     record = record_of(wanted, services.reader.clock.now_us())
@@ -448,7 +445,7 @@ async def create_subscription(
     record = msgspec.structs.replace(record, **services.sender(request))
 
     async def create() -> int:
-        """Creates it or compares it; returns the status."""
+        """Creates the subscription or compares it. Returns the status."""
         await services.letters.check(found, record)
         created = await services.admin.create(found, subscription, record)
         if not created and (there := await services.admin.find(found, subscription)):
@@ -473,10 +470,9 @@ async def show_subscription(
 ) -> Response:
     """Returns a subscription, with its lag in each segment.
 
-    Sealed segments that are acked to their ends are omitted. Successors that wait for their predecessors are included.
-    To compute the lag, the broker lists the store once for each thousand files that it has not seen yet, and reads each
-    segment's oldest row.
-    """
+    Sealed segments whose messages are all acked are omitted. Successors that wait for their predecessors are included.
+    To compute the lag, the broker lists the store once per thousand new files, and reads each segment's oldest unacked
+    row."""
     found = await services.catalog.require(topic)
     return _response(await _show(services, request, found, subscription))
 
@@ -502,9 +498,8 @@ async def change_subscription(
     `filter`. Leases keep their deadlines.
 
     Dead letters are published with the rights of the principal that created the subscription or last set
-    `dead_letter_topic`. To publish them with your rights, set the same topic again. If `max_attempts` falls, messages
-    that have already reached the new number become dead letters.
-    """
+    `dead_letter_topic`. To publish dead letters with your own rights, set the same topic again. If you lower
+    `max_attempts`, messages that have already reached the new number become dead letters."""
     found = await services.catalog.require(topic)
     changes = changes_of(wanted)
     services.check_letters(request, changes.get("dead_letter_topic"))
@@ -512,7 +507,7 @@ async def change_subscription(
         changes |= services.sender(request)
 
     async def change() -> int:
-        """Changes the record, by that which the dispatcher has."""
+        """Changes the record, starting from the dispatcher's."""
         opened = await services.dispatcher.open(found, subscription)
         changed = msgspec.structs.replace(opened.record, **changes)
         if changes.keys() & {"max_attempts", "dead_letter_topic"}:
@@ -531,8 +526,8 @@ async def _by_dispatcher(
     wanted: Struct,
     act: Callable[[], Awaitable[int]],
 ) -> Response:
-    """Acts here if this broker dispatches, and shows the subscription under the status that `act` returns; else
-    hands the request on."""
+    """If this broker is the dispatcher, acts and returns the subscription with the status that `act` returns. Otherwise
+    forwards the request."""
 
     async def here(_: Target) -> Answer:
         return Answer(await act(), await _encoded(services, topic, subscription))
@@ -619,6 +614,6 @@ async def _encoded(services: SubscriptionServices, topic: Topic, name: str) -> b
 
 
 def _named(counted: LagCounts) -> dict[str, Any]:
-    """Returns the members of an answer; its sizes are all bytes, so that `bytes` says enough."""
+    """Returns the members of an answer; all sizes are in bytes, so the name `bytes` is clear."""
     members = asdict(counted)
     return {"bytes": members.pop("size_bytes"), **members}

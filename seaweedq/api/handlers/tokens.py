@@ -1,6 +1,5 @@
-"""Tokens: issue, list, show, revoke. A caller without the right to access sees and revokes its
-own token, and those that came of it.
-"""
+"""Tokens: issue, list, show, revoke. A caller without the right `access` can see and revoke only its own token, and the
+tokens issued from it."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -35,10 +34,10 @@ router = Router("access")
 
 
 class TokenRequest(Struct, forbid_unknown_fields=True):
-    """The token to issue. Without `principal`, the token is the caller's own: it can do no more than the token of this
-    request, and expires no later. With `principal`, it belongs to that principal, and the caller needs the right
-    `access`. `grants` narrow the token further. It expires after `expires_s`. `note` is for people; it must not contain
-    control characters or text-direction marks."""
+    """The token to issue. Without `principal`, the new token is derived from the caller's: it can do no more than the
+    caller's token, and expires no later. With `principal`, the new token belongs to that principal, and the caller
+    needs the right `access`. `grants` narrow the token further. The token expires after `expires_s`. `note` is for
+    people, and must not contain control characters or text-direction marks."""
 
     principal: str | None = None
     expires_s: Annotated[float, Meta(gt=0, le=MAX_S)] | None = None
@@ -47,8 +46,8 @@ class TokenRequest(Struct, forbid_unknown_fields=True):
 
 
 class TokenAnswer(Struct):
-    """A token, without its text. `issued_from` is the token that issued it; it ends when that token ends. `grants`, if
-    present, narrow those of its principal. `counts` is true if the token is valid now."""
+    """A token, without its text. If `issued_from` names another token, this token ends when that token ends. `grants`,
+    if present, narrow the principal's grants. `counts` is true if the token is valid now."""
 
     id: str
     principal: str
@@ -68,7 +67,7 @@ class NewToken(TokenAnswer):
 
 
 class TokenList(Struct, omit_defaults=True):
-    """One page; `next_page_token` is there if more follow."""
+    """One page of tokens. `next_page_token` is present if more follow."""
 
     tokens: list[TokenAnswer]
     next_page_token: str | UnsetType = UNSET
@@ -100,7 +99,7 @@ class TokenServices:
         return cls(parts.get(PrincipalServices).principals, parts.reader)
 
     def answer(self, token: str, record: TokenRecord) -> TokenAnswer:
-        """Returns a token as answers show it."""
+        """Converts a token for answers."""
         now_us, caller = self.reader.clock.now_us(), self.principals.view.caller(token)
         return TokenAnswer(
             token,
@@ -159,8 +158,8 @@ async def list_tokens(
 async def create_token(
     services: Services, request: RequestDep, wanted: Annotated[TokenRequest, body(TokenRequest, _EXAMPLE)]
 ) -> Response:
-    """Issues a token. Only this answer contains its text: the cluster stores just its SHA-256. All brokers accept the
-    token within a second.
+    """Issues a token. Only this answer contains the token's text: the cluster stores only its SHA-256. All brokers
+    accept the token within a second.
 
     A principal may issue at most 100 tokens from its own tokens, and have 10,000 tokens in all. A cluster may have
     100,000.
@@ -203,7 +202,7 @@ async def show_token(services: Services, request: RequestDep, token: str) -> Res
 )
 async def revoke_token(services: Services, request: RequestDep, token: str) -> Response:
     """Revokes a token and all tokens issued from it, on all brokers within a second. Waiting requests and streams that
-    use them end too."""
+    use these tokens also end."""
     services.principals.check_seen(request.caller, token)
     await services.principals.revoke(request.caller, check_name(token, "token"))
     return Response(status_code=204)

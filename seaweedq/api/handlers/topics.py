@@ -1,8 +1,7 @@
 """Topics: their configuration, scaling and retention in requests and answers; create, list, show, change, delete,
 flush.
 
-A first publish or upload creates its topic, too (`may_create`, `create`).
-"""
+A publish or upload to an unknown topic also creates the topic (`may_create`, `create`)."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -59,8 +58,8 @@ class ScalingRequest(Struct, forbid_unknown_fields=True):
 
 
 def changed_scaling(config: TopicConfig, wanted: ScalingRequest) -> dict[str, Any]:
-    """Returns the fields that the record keeps: those that were set, and not reset. Raises InvalidRequest if they
-    contradict each other."""
+    """Returns the fields to store: those that were set and not reset. Raises InvalidRequest if they contradict each
+    other."""
     named = config.scaling | msgspec.to_builtins(wanted)
     kept = {field: value for field, value in named.items() if value is not None}
     scaling_policy(kept, config.initial_segments)
@@ -68,8 +67,7 @@ def changed_scaling(config: TopicConfig, wanted: ScalingRequest) -> dict[str, An
 
 
 def wanted_scaling(topic: Topic, wanted: ScalingRequest) -> dict[str, Any]:
-    """Returns the policy of a topic as it would be with the fields that the request names; null stands for a
-    default."""
+    """Returns a topic's policy with the request's fields applied; null restores a default."""
     named: dict[str, Any] = msgspec.to_builtins(wanted)
     config = topic.record.config
     rest = {field: value for field, value in config.scaling.items() if named.get(field, value) is not None}
@@ -86,7 +84,7 @@ Grace = Annotated[float, Meta(ge=60, le=604_800)]
 
 
 class RetentionRequest(Struct, forbid_unknown_fields=True):
-    """Which messages are kept; null means no limit.
+    """Which messages the topic keeps; null means no limit.
 
     - `max_age_s` and `max_bytes`: the broker deletes the oldest files beyond these limits.
     - `keep_unread`: these two limits delete nothing that a subscription has not acked.
@@ -102,8 +100,8 @@ class RetentionRequest(Struct, forbid_unknown_fields=True):
 
 
 class RetentionAnswer(Struct):
-    """The retention of a topic. `enforced` is false if an earlier version stored it: it then deletes nothing until you
-    set its limits again. It is null if no limit is set."""
+    """The retention of a topic. `enforced` is false if an earlier version stored the retention, which then deletes
+    nothing until you set the limits again. `enforced` is null if no limit is set."""
 
     max_age_s: float | None
     max_bytes: int | None
@@ -114,8 +112,8 @@ class RetentionAnswer(Struct):
 
 
 class PreviewAnswer(Struct):
-    """The files that a retention would delete now, their stored bytes and their messages. `unread` counts the messages
-    among them that at least one subscription has not acked, according to the last checkpoints of the cursors."""
+    """The number of files that a retention would delete now, their stored bytes, and their messages. `unread` counts
+    those messages that at least one subscription has not acked, according to the last checkpoints of the cursors."""
 
     files: int
     bytes: int
@@ -124,12 +122,12 @@ class PreviewAnswer(Struct):
 
 
 def changed_retention(policy: RetentionPolicy, wanted: RetentionRequest) -> RetentionPolicy:
-    """Returns the policy with the fields that a request names."""
+    """Returns the policy with a request's fields applied."""
     return msgspec.structs.replace(policy, **msgspec.to_builtins(wanted))
 
 
 def shown_retention(policy: RetentionPolicy) -> RetentionAnswer:
-    """Returns the policy as answers show it."""
+    """Converts the policy for answers."""
     enforced = True if policy.takes else None
     return RetentionAnswer(
         policy.max_age_s, policy.max_bytes, policy.keep_unread, policy.delete_read, policy.grace_s, enforced
@@ -137,7 +135,7 @@ def shown_retention(policy: RetentionPolicy) -> RetentionAnswer:
 
 
 def preview_answer(preview: Preview) -> PreviewAnswer:
-    """Returns a preview as answers show it."""
+    """Converts a preview for answers."""
     return PreviewAnswer(preview.files, preview.size_bytes, preview.rows, preview.unread_rows)
 
 
@@ -167,7 +165,7 @@ class TopicLimitsRequest(Struct, forbid_unknown_fields=True):
 
 
 class ChangeRequest(Struct, forbid_unknown_fields=True):
-    """The fields of a topic that can be changed."""
+    """The topic fields that can be changed."""
 
     scaling: ScalingRequest | UnsetType = UNSET
     flush: FlushRequest | UnsetType = UNSET
@@ -196,14 +194,14 @@ class TopicRequest(ChangeRequest, forbid_unknown_fields=True):
 
 
 def new_config(wanted: TopicRequest) -> TopicConfig:
-    """Returns the whole configuration of a new topic. Raises InvalidRequest."""
+    """Makes the complete configuration of a new topic. Raises InvalidRequest."""
     format = Format(wanted.format or Format.JSON)
     if (format is Format.TYPED) != bool(wanted.schema):
         raise InvalidRequest(
             "a typed topic needs a schema; other topics must not have one", field="schema", value=format
         )
     if wanted.schema and (size := len(msgspec.json.encode(wanted.schema))) > MAX_SCHEMA_BYTES:
-        detail = f"the schema has {size} bytes, over the limit of {MAX_SCHEMA_BYTES}"
+        detail = f"the schema has {size} bytes; the limit is {MAX_SCHEMA_BYTES}"
         raise InvalidRequest(detail, field="schema", value=size, bound=MAX_SCHEMA_BYTES)
     columns = parse_schema(wanted.schema) if wanted.schema else None
     if wanted.key_field:
@@ -219,7 +217,7 @@ def new_config(wanted: TopicRequest) -> TopicConfig:
 
 
 def changed_config(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
-    """Returns the configuration with the changes that the request names. Raises InvalidRequest."""
+    """Applies a request's changes to the configuration. Raises InvalidRequest."""
     replace = msgspec.structs.replace
     if wanted.ndjson == "bare" and config.format == "bytes":
         raise InvalidRequest(
@@ -245,17 +243,17 @@ def _changed_limits(config: TopicConfig, wanted: TopicLimitsRequest) -> Limits |
 
 
 def shown_topic_limits(config: TopicConfig) -> dict[str, float | None]:
-    """Returns a topic's limits as answers show them."""
+    """Converts a topic's limits for answers."""
     return {name: getattr(config.limits or NO_LIMITS, name) for name in OF_TOPICS}
 
 
 def lines_of(config: TopicConfig) -> Literal["envelope", "bare"]:
-    """Returns the meaning of a line of NDJSON, as answers state it."""
+    """Returns how the topic reads NDJSON lines, for answers."""
     return "bare" if config.lines_are_bare else "envelope"
 
 
 def compare(topic: Topic, wanted: TopicRequest) -> None:
-    """Raises TopicConflict if a field that the request names differs."""
+    """Raises TopicConflict if a field in the request differs from the topic's."""
     current = msgspec.to_builtins(topic.record.config)
     current["ndjson"] = lines_of(topic.record.config)
     current["retention"] = msgspec.to_builtins(shown_retention(topic.record.config.retention))
@@ -277,8 +275,8 @@ def compare(topic: Topic, wanted: TopicRequest) -> None:
 
 
 async def may_create(request: Request, catalog: Catalog, name: str) -> bool:
-    """Returns whether a topic that is not known here is to be created. A caller that may not create it waits for a look
-    whether another broker has just done so: then this returns False. Raises Forbidden if none has."""
+    """Returns whether to create a topic that this broker does not know. If the caller may not create topics, first
+    checks whether another broker has just created it: returns False if so, and otherwise raises Forbidden."""
     resource = Resource(name)
     if judge(request.caller, Action.CREATE, resource):
         return True
@@ -290,7 +288,7 @@ async def may_create(request: Request, catalog: Catalog, name: str) -> bool:
 
 
 async def create(request: Request, topics: TopicAdmin, name: str) -> None:
-    """Creates a topic with the default configuration, of which the audit is told."""
+    """Creates a topic with the default configuration, and records it in the audit."""
     if await topics.create(name, TopicConfig(), request.caller.uid):
         request.has_created = True
 
@@ -301,8 +299,8 @@ TRIES = 3  # of a PUT whose topic is deleted meanwhile
 
 
 class TopicBounds(Struct):
-    """The topic's largest message and largest payload, in bytes, and the maximum number of open uploads for writes.
-    They come from this broker's settings, and for payloads from the topic's own limit."""
+    """The largest message and the largest payload, in bytes, and the maximum number of open uploads for writes. The
+    values come from this broker's settings; the topic may lower the payload limit."""
 
     max_message_bytes: int
     max_payload_bytes: int
@@ -481,8 +479,8 @@ async def create_topic(
     topic: PathTopic,
     wanted: Annotated[TopicRequest, body(TopicRequest, _EXAMPLE, free_form=True)],
 ) -> Response:
-    """Creates a topic (201). If it exists, compares it with the fields in the request: 200 if they match, otherwise
-    409.
+    """Creates a topic (201). If the topic exists, compares it with the fields in the request: 200 if they match,
+    otherwise 409.
 
     An empty `{}` therefore only ensures that the topic exists. In `flush`, `retention` and `scaling`, each field in the
     request is compared with the current value; in `scaling`, a field may also match the default. The answer is the same
@@ -569,7 +567,7 @@ async def delete_topic(services: Services, request: RequestDep, topic: PathTopic
     """Deletes a topic with its files, subscriptions and cursors. Answers once everything is deleted.
 
     Until then, all other requests for the name get 409 `topic-being-deleted`. A second DELETE waits for the same
-    deletion, or resumes one that failed. Segment ids are never reused, not even by a new topic with the same name.
+    deletion, or resumes a failed deletion. Segment ids are never reused, not even by a new topic with the same name.
     """
     found = services.catalog.get(topic) or await services.catalog.require(topic)
     request.spend("changes", max(0, len(services.catalog.segments(found)) - 1))
@@ -588,7 +586,7 @@ async def delete_topic(services: Services, request: RequestDep, topic: PathTopic
     shows={"flushed": True},
 )
 async def flush_topic(services: Services, request: RequestDep, topic: PathTopic) -> Response:
-    """Writes all messages that were acknowledged before the request to files, and then answers."""
+    """Writes all messages acknowledged before the request to files, and then answers."""
     await services.reader.nothing(request)
     found = await services.catalog.require(topic)
     await services.positions.positions(found, flush=True)
@@ -597,8 +595,8 @@ async def flush_topic(services: Services, request: RequestDep, topic: PathTopic)
 
 
 async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) -> TopicAnswer:
-    """Returns the topic. The owners of a `fresh` one are not asked: each segment would be opened for it, by a request
-    to the store."""
+    """Returns the topic. For a `fresh` topic, owners are not asked, because each of them would send a request to the
+    store to open a segment."""
     config, settings = topic.record.config, services.reader.settings
     positions = () if fresh else (await services.positions.positions(topic, sizes=True)).values()
     written = [position.file_us for position in positions if position.file_us is not None]

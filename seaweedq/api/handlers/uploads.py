@@ -1,10 +1,9 @@
-"""Uploads: payloads that go to the store first. Their bytes pass through a broker only if the store signs no URLs:
-they are streamed then, and never in memory as a whole.
+"""Uploads: payloads that are stored before a message refers to them. The bytes pass through a broker only if the store
+cannot sign URLs; they are then streamed, and never in memory as a whole.
 
-Every holder of a signed URL may use it, so no answer with a URL is logged. A request for bytes shows a token for its
-method and this payload, and needs no other right. It is judged before anything is looked up: a request without such a
-token learns nothing of topics and uploads.
-"""
+Anyone who has a signed URL can use it, so no answer with a URL is logged. A request for bytes needs only the URL's
+token for its method and payload. The token is checked before anything is looked up, so a request without a valid token
+learns nothing about topics and uploads."""
 
 import re
 from collections.abc import Mapping
@@ -59,7 +58,7 @@ Headers = Mapping[str, str] | UnsetType
 
 
 class UploadRequest(Struct, forbid_unknown_fields=True):
-    """The upload's size, media type and SHA-256 in hex. The broker checks the bytes against the size and the SHA-256.
+    """The upload's size, media type and SHA-256 in hex. The broker checks the size and SHA-256 of the bytes.
 
     By default, uploads over `multipart_bytes` are sent in parts on S3. `multipart` overrides that: true gets 422 if the
     store does not support parts, and false gets 422 for more than 5 GiB on S3.
@@ -78,9 +77,9 @@ class PartsRequest(Struct, forbid_unknown_fields=True):
 
 
 class UploadAnswer(Struct):
-    """A new upload. Send the bytes to `url` with this method and exactly these headers. If it has `parts`, each part
-    has its own URL, which you request by number; every part except the last has `part_bytes` bytes. You can publish the
-    upload until `expires_at`."""
+    """A new upload. Send the bytes to `url` with this method and exactly these headers. If the upload has `parts`, each
+    part has its own URL, which you request by number; every part except the last has `part_bytes` bytes. You can
+    publish the upload until `expires_at`."""
 
     upload_id: str
     expires_at: datetime
@@ -100,7 +99,7 @@ class UploadPart(Struct):
 
 class UploadState(Struct):
     """An upload: `open` (with a fresh URL, or the parts that are already stored), `imported` or `published`. `write` is
-    the write that it is reserved for."""
+    the write for which the upload is reserved."""
 
     upload_id: str
     state: str
@@ -211,12 +210,11 @@ async def create_upload(
     upload.
 
     If the topic does not exist, it is created as in a publish. Send the bytes with the method and exactly the headers
-    in the answer. The URL itself grants the permission: it needs no token, and is valid for `upload_url_s`, for one
-    method, object and size. On S3 it points to the store; with a local store it points to the broker.
+    in the answer. The URL needs no token: it is itself the permission, valid for `upload_url_s`, for one method, object
+    and size. The URL points to the store on S3, and to the broker with a local store.
 
     With `write={writer}/{number}`, only that write may use the upload. Such uploads count toward `max_write_uploads`,
-    and all others toward `max_open_uploads`. If an upload is not published by `expires_at`, it is deleted.
-    """
+    and all other uploads toward `max_open_uploads`. Uploads that are not published by `expires_at` are deleted."""
     if not _TYPE.fullmatch(wanted.content_type):
         detail = f"content_type is {wanted.content_type[:100]!r}; it must be a media type such as text/plain"
         raise InvalidRequest(detail, field="content_type", value=wanted.content_type[:100])
@@ -251,10 +249,9 @@ async def create_upload(
     leads=(Lead(("abortUpload",), {**OF_TOPIC, "upload": "$request.path.upload"}),),
 )
 async def show_upload(services: Services, request: RequestDep, topic: PathTopic, upload: str) -> Response:
-    """Returns an upload: its state and, while it is open, a fresh URL or the parts that are already stored.
+    """Returns an upload's state and, while the upload is open, a fresh URL or the parts that are already stored.
 
-    Use it to continue an interrupted upload.
-    """
+    Use this route to continue an interrupted upload."""
     found = await services.catalog.require(topic)
     record = (await services.uploads.find(found, upload)).record
     return json_answer(await _state(request, services.uploads, found, upload, record))
@@ -277,8 +274,8 @@ async def sign_parts(
     upload: str,
     wanted: Annotated[PartsRequest, body(PartsRequest, {"numbers": [1, 2]}, required=True)],
 ) -> Response:
-    """Signs URLs for parts of an upload: at most 100 per request, in any order, as often as you need. You can upload
-    parts in parallel."""
+    """Signs URLs for parts of an upload, at most 100 per request. Request them in any order and as often as you need,
+    and upload parts in parallel."""
     found = await services.catalog.require(topic)
     record = (await services.uploads.find(found, upload)).record
     until_us, sign = request.caller.expires_us, services.uploads.signed_part
@@ -334,11 +331,11 @@ class UploadContent:
         """Receives the bytes of an upload to a local store. The answer is 201 once they are durable and match the
         announced size and SHA-256.
 
-        Use the URL from the upload's answer. Its token is checked first, so a wrong token gets 403 whether or not the
-        upload exists. The request needs a `content-length` equal to the upload's size; `content-encoding` is ignored. A
-        repeat with the same bytes gets 201 again. If two PUTs overlap, the later one gets 409, and repeating it gets
-        201. A PUT that is interrupted, does not match, or sends nothing for `request_timeout_s` leaves nothing behind.
-        """
+        Use the URL from the upload's answer. The URL's token is checked first, so a wrong token gets 403 whether or not
+        the upload exists. The request needs a `content-length` equal to the upload's size; `content-encoding` is
+        ignored. A repeated PUT with the same bytes gets 201 again. If two PUTs overlap, the later PUT gets 409, and can
+        be repeated. A PUT that is interrupted, does not match, or sends nothing for `request_timeout_s` leaves nothing
+        behind."""
         await self._check(request, "PUT", topic, upload)
         found = await self.catalog.require(topic)
         record = (await self.uploads.find(found, upload)).record
@@ -382,10 +379,10 @@ class UploadContent:
                 stored = StoredObject(size, upload, "application/octet-stream", read)
                 return await send_object(stored, request, out, self.reader.settings.answer_timeout_s)
         except FileNotFoundError:  # its topic was deleted meanwhile
-            raise PayloadNotFound("the payload is not in the store any more", topic=topic, id=upload) from None
+            raise PayloadNotFound("the payload is no longer in the store", topic=topic, id=upload) from None
 
     async def _check(self, request: Request, method: str, topic: str, upload: str) -> None:
-        """Raises InvalidName, and Forbidden if the request shows no token for this."""
+        """Raises InvalidName, and Forbidden if the URL has no valid token for this request."""
         check_name(topic)
         shown, name = request.query, object_name(topic, upload) if incarnation_of(upload) is not None else ""
         await self.uploads.own_urls.check(method, name, shown.get("expires", ""), shown.get("token", ""))
@@ -396,7 +393,7 @@ def _check_length(request: Request, upload: str, record: UploadRecord) -> None:
     if size is None or request.header(b"transfer-encoding") is not None:
         raise InvalidRequest("the PUT of an upload needs a Content-Length", field="content-length")
     if size != record.size:
-        detail = f"the upload was announced with {record.size} bytes, but Content-Length is {size}"
+        detail = f"the upload was created for {record.size} bytes, but Content-Length is {size}"
         raise UploadMismatch(detail, upload_id=upload, field="size", value=size, bound=record.size)
 
 
@@ -415,9 +412,8 @@ async def complete_upload(services: Services, request: RequestDep, topic: PathTo
     """Checks that all bytes are stored and match the announced size and SHA-256. Parts are joined first. The request
     can be repeated.
 
-    Uploads in parts require this request; for all others, a publish performs the same check. If the store has no
-    SHA-256 of the whole object, a broker reads the object once, and the answer takes that long.
-    """
+    Uploads in parts require this request; for all other uploads, a publish performs the same check. If the store has no
+    SHA-256 of the whole object, the answer is delayed while a broker reads the object."""
     await services.reader.nothing(request)
     found = await services.catalog.require(topic)
     record = await services.uploads.complete(found, upload)

@@ -234,7 +234,7 @@ async def impatient(tmp_path: Path) -> AsyncIterator[InLoop]:
         (0, "merge", {"with": "1"}, 422, "invalid-request", "with"),
         (0, "move", {}, 422, "invalid-request", "to"),
         (0, "move", {"to": ""}, 422, "invalid-request", "to"),
-        (0, "move", {"to": "b7"}, 422, "invalid-request", "there is no broker 'b7'; these are living: b0."),
+        (0, "move", {"to": "b7"}, 422, "invalid-request", "no broker 'b7' is running; running brokers: b0."),
     ],
 )
 async def test_what_is_wrong_is_said(

@@ -84,7 +84,7 @@ def test_what_could_not_be_is_one_line(run: Run, real_client: Client) -> None:
     assert run("split", "not", "0", code=1) == "seaweedq: segment 0 is sealed; its successors are [1, 2]\n"
     assert "no segment 9" in run("roll", "not", "9", code=1)
     assert "different" in run("merge", "not", "1", "1", code=1)
-    assert "there is no broker 'b7'" in run("move", "not", "1", "--to", "b7", code=1)
+    assert "no broker 'b7' is running" in run("move", "not", "1", "--to", "b7", code=1)
     assert "topic 'nowhere' does not exist" in run("roll", "nowhere", "0", code=1)
     for wrong in (["--parts", "1"], ["--at", "0"], ["--parts", "2", "--at", "7"]):
         assert "; see seaweedq topic split --help" in run("split", "not", "1", *wrong, code=2)
