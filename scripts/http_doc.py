@@ -20,7 +20,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "reference" / "http.md"
 NEVER_SENT = {"bad-request", "unfit-store", "level-mismatch", "data-folder-in-use"}  # bases, and what ends a start
 INTERNAL = "A defect of the broker; its log has the details."
 COMMON = {"422", "503"}  # statuses of every route
-OF_TOKENS = {"401", "403"}  # and of those that need one
+OF_TOKENS = {"401", "403"}  # of those that need a token
+OF_BODIES = {"400", "408", "413", "415"}  # and of those that take a JSON body
 
 
 def errors() -> Iterator[str]:
@@ -41,8 +42,8 @@ def errors() -> Iterator[str]:
 def routes(paths: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """The lists of routes, one for each part of the document."""
     operations = [(method.upper(), path, one) for path, methods in paths.items() for method, one in methods.items()]
-    for tag, about in TAGS.items():
-        yield f"\n### {tag.capitalize()}: routes\n\n{about}\n\n"
+    for tag in TAGS:
+        yield f"\n### {tag.capitalize()}: routes\n\n"
         for method, path, one in operations:
             if one["tags"] == [tag]:
                 right = one.get("x-action") or ("*" if "security" in one else "")
@@ -56,6 +57,8 @@ def own_errors(operation: Mapping[str, Any]) -> list[str]:
     common = COMMON | (OF_TOKENS if "security" in operation else set())
     if answers.get("429", {}).get("description") == RateLimited.title:
         common |= {"429"}
+    if answers.keys() >= OF_BODIES:
+        common |= OF_BODIES
     return sorted(status for status in answers if status >= "400" and status not in common)
 
 

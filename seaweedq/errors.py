@@ -1,36 +1,23 @@
 """Every error of seaweedq, one tree. Status codes are not here: `api/problems` maps slugs to them.
 
-    SeaweedqError
-    ├── BadRequest                the client must change the request
-    │   ├── UnreadableRequest, UnreadableBody, UnsupportedContentType, UnsupportedEncoding, MissingContentType,
-    │   │   NotAcceptable
-    │   ├── InvalidRequest, InvalidName, InvalidMessages, InvalidPositions
-    │   ├── RequestTooLarge, MessageTooLarge, RequestTimeout
-    │   ├── RouteNotFound, MethodNotAllowed
-    │   ├── TopicNotFound, SegmentNotFound, SubscriptionNotFound, UploadNotFound, PayloadNotFound
-    │   ├── PrincipalNotFound, TokenNotFound
-    │   ├── UploadIncomplete, UploadMismatch, InvalidUpload, UploadExpired, UploadConflict
-    │   ├── WriteNotFound, WriteOutOfOrder, TooManyWriters
-    │   ├── PayloadTooLarge, TooManyUploads, TooManyTopics, TooManySegments, InvalidImport, RateLimited
-    │   ├── TopicConflict, SubscriptionConflict, TopicBeingDeleted, SegmentConflict,
-    │   │   SequenceOutOfOrder, NeedsLevel, LevelConflict, RebuildConflict
-    │   ├── OffsetOutOfRange, BelowRetention, LeaseEnded, LeaseOfAnother, NoDeadLetters
-    │   ├── WrongHost, Unauthenticated
-    │   └── Forbidden
-    │       └── ForeignOrigin, PeerRefused
-    ├── Unavailable               the client may retry after `retry_after_s`
-    │   ├── NotReady, Restored, Overloaded, NeedsNewerBroker, PeerTooOld
-    │   ├── JournalUnavailable, StoreUnavailable, CoordinationUnavailable
-    │   └── NotOwner, PartlyTaken
-    ├── Fenced                    another writer has replaced this one: stop writing, read the state again
-    ├── Damaged                   stored bytes differ from those that were written
-    │   └── JournalDamaged, ChainDamaged
-    ├── UnfitStore                the store lacks a guarantee that the queue needs
-    ├── LevelMismatch             the cluster's level is not one that this version reads
-    ├── DataFolderInUse           another process holds the data folder
-    ├── ClientError               raised by the Python client alone
-    │   └── ServerProblem, ConnectionFailed, FileMissing, MissingExtra
-    └── InvariantViolated         a defect of the program, with the slug of the root (seaweedq/checks)
+SeaweedqError ├── BadRequest                the client must change the request │   ├── UnreadableRequest,
+UnreadableBody, UnsupportedContentType, UnsupportedEncoding, MissingContentType, │   │   NotAcceptable │   ├──
+InvalidRequest, InvalidName, InvalidMessages, InvalidPositions │   ├── RequestTooLarge, MessageTooLarge, RequestTimeout
+│   ├── RouteNotFound, MethodNotAllowed │   ├── TopicNotFound, SegmentNotFound, SubscriptionNotFound, UploadNotFound,
+PayloadNotFound │   ├── PrincipalNotFound, TokenNotFound │   ├── UploadIncomplete, UploadMismatch, InvalidUpload,
+UploadExpired, UploadConflict │   ├── WriteNotFound, WriteOutOfOrder, TooManyWriters │   ├── PayloadTooLarge,
+TooManyUploads, TooManyTopics, TooManySegments, InvalidImport, RateLimited │   ├── TopicConflict, SubscriptionConflict,
+TopicBeingDeleted, SegmentConflict, │   │   SequenceOutOfOrder, NeedsLevel, LevelConflict, RebuildConflict │   ├──
+OffsetOutOfRange, BelowRetention, LeaseEnded, LeaseOfAnother, NoDeadLetters │   ├── WrongHost, Unauthenticated │   └──
+Forbidden │       └── ForeignOrigin, PeerRefused ├── Unavailable               the client may retry after
+`retry_after_s` │   ├── NotReady, Restored, Overloaded, NeedsNewerBroker, PeerTooOld │   ├── JournalUnavailable,
+StoreUnavailable, CoordinationUnavailable │   └── NotOwner, PartlyTaken ├── Fenced                    another writer has
+replaced this one: stop writing, read the state again ├── Damaged                   stored bytes differ from those that
+were written │   └── JournalDamaged, ChainDamaged ├── UnfitStore                the store lacks a guarantee that the
+queue needs ├── LevelMismatch             the cluster's level is not one that this version reads ├── DataFolderInUse
+another process holds the data folder ├── ClientError               raised by the Python client alone │   └──
+ServerProblem, ConnectionFailed, FileMissing, MissingExtra └── InvariantViolated         a defect of the program, with
+the slug of the root (seaweedq/checks)
 
 The `fields` of an error help the reader to correct it; they become members of the problem document.
 """
@@ -39,11 +26,10 @@ from typing import Any, ClassVar
 
 
 class SeaweedqError(Exception):
-    """The root of the tree. `slug` is stable and ends the problem's `type`; `title` expresses it in words.
+    """The root of all errors. `slug` is stable, and ends the problem's `type`; `title` is the same in words.
 
-    Clients see `detail`. Only logs contain `inside`, which may name the installation's addresses or quote the answers
-    of other servers.
-    """
+    Clients see `detail`. `inside` appears only in logs, because it may contain internal addresses or other servers'
+    answers."""
 
     slug: ClassVar[str] = "internal"
     title: ClassVar[str] = "Internal error"
@@ -56,7 +42,7 @@ class SeaweedqError(Exception):
 
 
 def by_slug() -> dict[str, type[SeaweedqError]]:
-    """Returns every class of the tree by its slug. If two classes share a slug, returns the class nearer to the
+    """Returns every class of the tree by its slug. If two classes share a slug, returns the class closer to the
     root."""
     found: dict[str, type[SeaweedqError]] = {}
     todo = [SeaweedqError]
@@ -68,13 +54,13 @@ def by_slug() -> dict[str, type[SeaweedqError]]:
 
 
 class BadRequest(SeaweedqError):
-    """The request cannot succeed unless the client changes it, or changes the state that the request refers to."""
+    """The request cannot succeed unless the client changes the request, or the state to which it refers."""
 
     slug, title = "bad-request", "Bad request"
 
 
 class UnreadableRequest(BadRequest):
-    """The received bytes are not HTTP, or the request's headers are too large. The broker closes the connection."""
+    """The bytes are not HTTP, or the headers are too large. The broker closes the connection."""
 
     slug, title = "unreadable-request", "The request cannot be read"
 
@@ -92,7 +78,7 @@ class UnsupportedContentType(BadRequest):
 
 
 class MissingContentType(BadRequest):
-    """The body is not empty but has no content type. Web pages can send such bodies across origins."""
+    """The body has no content type. Web pages could send such a body across origins."""
 
     slug, title = "missing-content-type", "The body has no content type"
 
@@ -116,23 +102,21 @@ class NotAcceptable(BadRequest):
 
 
 class InvalidPositions(BadRequest):
-    """The stream positions cannot be parsed, belong to another topic, or omit some of this topic's keys; fields:
-    value."""
+    """The stream positions are malformed, belong to another topic, or omit some of this topic's keys; fields: value."""
 
     slug, title = "invalid-positions", "Invalid positions"
 
 
 class InvalidName(BadRequest):
-    """The name of a topic, subscription or producer contains a character that is not allowed, or has the wrong
-    length."""
+    """The name of a topic, subscription or producer has a forbidden character, or the wrong length."""
 
     slug, title = "invalid-name", "The name is not valid"
 
 
 class InvalidMessages(BadRequest):
     """Some messages are not valid, so none was published; fields: `errors` (index and reason of the first 1,000),
-    `invalid` (their number; a lower bound from 10,000 on, and in a file from 100 on), `hint` (a fix for the first one,
-    if a likely fix is known)."""
+    `invalid` (their number; a lower bound from 10,000 on, for files from 100 on), `hint` (a likely fix for the
+    first)."""
 
     slug, title = "invalid-messages", "Some messages are not valid"
 
@@ -150,8 +134,8 @@ class MessageTooLarge(BadRequest):
 
 
 class RequestTimeout(BadRequest):
-    """The body did not arrive in time, or arrived too slowly while other requests needed its memory. The broker closes
-    the connection; fields: timeout_s, bytes_per_s."""
+    """The body arrived too late, or too slowly while other requests needed memory. The broker closes the connection;
+    fields: timeout_s, bytes_per_s."""
 
     slug, title = "request-timeout", "The request did not arrive in time"
 
@@ -199,8 +183,8 @@ class TokenNotFound(BadRequest):
 
 
 class UploadNotFound(BadRequest):
-    """The topic has no upload with this id. The upload was aborted, has expired, or belonged to a deleted topic with
-    the same name; fields: topic, upload_id."""
+    """The topic has no upload with this id: it was aborted, has expired, or belonged to a deleted topic; fields: topic,
+    upload_id."""
 
     slug, title = "upload-not-found", "Upload not found"
 
@@ -232,14 +216,14 @@ class UploadExpired(BadRequest):
 
 
 class UploadConflict(BadRequest):
-    """The upload's state rules out this operation: the upload was already published, imported, or completed with other
-    bytes, is (or is not) in parts, or is reserved for a write; fields: upload_id."""
+    """The upload was already published, imported, or completed with other bytes, is (or is not) in parts, or is
+    reserved for a write; fields: upload_id."""
 
     slug, title = "upload-conflict", "The upload's state does not allow this"
 
 
 class WriteNotFound(BadRequest):
-    """The topic has no write from this writer, or has forgotten it; fields: topic, writer."""
+    """The topic has no write by this writer, or no longer remembers it; fields: topic, writer."""
 
     slug, title = "write-not-found", "Write not found"
 
@@ -251,7 +235,7 @@ class WriteOutOfOrder(BadRequest):
 
 
 class TooManyWriters(BadRequest):
-    """The topic already remembers the maximum number of writers; fields: limit, retry_after_s."""
+    """The topic remembers the maximum number of writers; fields: limit, retry_after_s."""
 
     slug, title = "too-many-writers", "Too many writers"
 
@@ -277,7 +261,7 @@ class TooManyTopics(BadRequest):
 
 
 class RateLimited(BadRequest):
-    """The principal or the topic has reached a limit. See the headers `Retry-After` and `RateLimit`; fields: limit (its
+    """The principal or the topic has reached a limit; see the headers `Retry-After` and `RateLimit`; fields: limit (its
     name), rate (per second), retry_after_s, topic."""
 
     slug, title = "rate-limited", "A limit is reached"
@@ -315,21 +299,20 @@ class SubscriptionConflict(BadRequest):
 
 
 class TopicBeingDeleted(BadRequest):
-    """The topic's files are being deleted. Its name can be reused afterwards."""
+    """The topic is being deleted. The name can be reused afterwards."""
 
     slug, title = "topic-being-deleted", "The topic is being deleted"
 
 
 class SegmentConflict(BadRequest):
-    """The segment is sealed or is being changed, or the change would leave it with too many producer tables; fields:
-    segment, successors, parts."""
+    """The segment is sealed or is being changed, or the result would have too many producer tables; fields: segment,
+    successors, parts."""
 
     slug, title = "segment-conflict", "The segment's state does not allow this change"
 
 
 class SequenceOutOfOrder(BadRequest):
-    """A producer's sequence is not new, but is too old for the broker to recognize it as a duplicate; fields: producer,
-    sequence, newest."""
+    """A producer's sequence is neither new nor a recent duplicate; fields: producer, sequence, newest."""
 
     slug, title = "sequence-out-of-order", "The producer's sequence is out of order"
 
@@ -342,14 +325,15 @@ class NeedsLevel(BadRequest):
 
 
 class LevelConflict(BadRequest):
-    """The cluster cannot switch to the requested level; fields: level, to, too_old (brokers that cannot read it)."""
+    """The cluster cannot be upgraded to the requested level; fields: level, to, too_old (brokers that cannot read
+    it)."""
 
     slug, title = "level-conflict", "The cluster's level cannot change to this"
 
 
 class RebuildConflict(BadRequest):
-    """Coordination cannot be rebuilt now: this broker is serving, another rebuild is running, a journal that may be
-    needed is unreadable, or a journal to leave out is unknown; fields: journals, unknown."""
+    """Coordination cannot be rebuilt: this broker is serving, another rebuild is running, a journal that may be needed
+    cannot be read, or a journal to leave out is unknown; fields: journals, unknown."""
 
     slug, title = "rebuild-conflict", "Coordination cannot be rebuilt now"
 
@@ -362,8 +346,7 @@ class OffsetOutOfRange(BadRequest):
 
 
 class BelowRetention(BadRequest):
-    """Retention has deleted the message at this offset. Continue at `start_offset`; fields: segment, offset,
-    start_offset."""
+    """Retention has deleted this offset; continue at `start_offset`; fields: segment, offset, start_offset."""
 
     slug, title = "below-retention", "Retention has removed the offset"
 
@@ -375,27 +358,27 @@ class Unauthenticated(BadRequest):
 
 
 class Forbidden(BadRequest):
-    """The caller lacks a right, or the signed URL has expired or was issued for another method, payload or size;
-    fields: action, resource."""
+    """The caller lacks a right, or the signed URL has expired or is for another method, payload or size; fields:
+    action, resource."""
 
     slug, title = "forbidden", "Forbidden"
 
 
 class PeerRefused(Forbidden):
-    """The request claims to come from a broker of this cluster, but the claim cannot be verified; fields: reason."""
+    """The sender claims to be a broker of this cluster, but cannot prove it; fields: reason."""
 
     slug, title = "peer-refused", "Not recognized as a broker"
 
 
 class ForeignOrigin(Forbidden):
-    """A web page from another origin sent the request, or may have sent it; fields: origin, setting, header."""
+    """A web page from another origin sent the request, or may have; fields: origin, setting, header."""
 
     slug, title = "foreign-origin", "Pages of other origins may not do this"
 
 
 class LeaseEnded(BadRequest):
-    """Every message of the lease was answered or has passed its deadline, a seek ended the lease, or another dispatcher
-    granted it; fields: lease."""
+    """All messages of the lease were answered or have passed their deadline, a seek ended the lease, or another
+    dispatcher granted it; fields: lease."""
 
     slug, title = "lease-ended", "The lease has ended"
 
@@ -407,20 +390,20 @@ class LeaseOfAnother(BadRequest):
 
 
 class NoDeadLetters(BadRequest):
-    """A message was rejected but the subscription has no `dead_letter_topic`, or the request would remove that topic
-    while messages are on their way to it; fields: topic, subscription."""
+    """The request rejects a message without a `dead_letter_topic`, or removes a `dead_letter_topic` that messages still
+    need; fields: topic, subscription."""
 
     slug, title = "no-dead-letter-topic", "There is no topic for dead letters"
 
 
 class WrongHost(BadRequest):
-    """The request names a host that this broker does not answer to; fields: host, setting."""
+    """The broker does not serve this host; fields: host, setting."""
 
-    slug, title = "wrong-host", "The broker does not answer to this host"
+    slug, title = "wrong-host", "The broker does not serve this host"
 
 
 class Unavailable(SeaweedqError):
-    """The request is valid but cannot be served now; the client may retry after `retry_after_s` seconds."""
+    """The request is valid but cannot be served now; retry after `retry_after_s` seconds."""
 
     slug, title = "unavailable", "Unavailable"
 
@@ -436,39 +419,39 @@ class NotReady(Unavailable):
 
 
 class Restored(Unavailable):
-    """Coordination was lost, or restored to an earlier state, so the broker or the topic waits for a rebuild; fields:
-    command, found (reasons), topic."""
+    """Coordination was lost or restored, so the broker or the topic waits for a rebuild; fields: command, found
+    (reasons), topic."""
 
     slug, title = "restored", "Coordination was lost or restored"
 
 
 class Overloaded(Unavailable):
-    """The memory budget or the connection limit is exhausted, or streams and waiting requests have used up their share
-    of it; fields: budget_bytes, max_connections."""
+    """Memory, connections, or the share of streams and waiting requests are used up; fields: budget_bytes,
+    max_connections."""
 
     slug, title = "overloaded", "The broker is overloaded"
 
 
 class NeedsNewerBroker(Unavailable):
-    """The request needs a record that a later version wrote, and this broker cannot read its format."""
+    """The request needs a record that a later version wrote and this broker cannot read."""
 
     slug, title = "needs-newer-broker", "A newer broker is needed"
 
 
 class PeerTooOld(Unavailable):
-    """Only a broker with an earlier version could answer this request. Retry once all brokers are upgraded."""
+    """Only a broker of an earlier version could answer this request. Retry after the upgrade."""
 
     slug, title = "peer-too-old", "Another broker is too old"
 
 
 class JournalUnavailable(Unavailable):
-    """The broker could not make its journal write durable (disk full, I/O error). Nothing was appended."""
+    """The journal write failed (disk full, I/O error). Nothing was stored."""
 
     slug, title = "journal-unavailable", "The journal cannot be written"
 
 
 class StoreUnavailable(Unavailable):
-    """The object store did not answer, or its answer leaves open whether the request took effect."""
+    """The store did not answer, or it is unknown whether the request took effect."""
 
     slug, title = "store-unavailable", "The store is unavailable"
 
@@ -480,47 +463,45 @@ class CoordinationUnavailable(Unavailable):
 
 
 class NotOwner(Unavailable):
-    """Another broker owns the segment or the subscription, or is about to take it over, and did not answer; fields:
-    owner."""
+    """Another broker owns or takes over the segment or the subscription, and did not answer; fields: owner."""
 
     slug, title = "not-owner", "Another broker is the owner"
 
 
 class PartlyTaken(Unavailable):
-    """Some segments have stored their messages, and others did not do so in time. If the request had a
-    Producer-Sequence, repeat it unchanged: that publishes the rest. Without a Producer-Sequence, a repeat would publish
-    the stored messages twice; fields: taken (segment, first_offset, count)."""
+    """Some segments have stored their messages, others have not. With a Producer-Sequence, repeat the request unchanged
+    to publish the rest; without one, a repeat publishes the stored messages twice; fields: taken (segment,
+    first_offset, count)."""
 
     slug, title = "partly-taken", "Only some of the messages were published"
 
 
 class Fenced(SeaweedqError):
-    """Another writer created the object or the record that this one was about to create. This writer must not
-    acknowledge anything more."""
+    """Another writer has replaced this one, which must not acknowledge anything more."""
 
     slug, title = "fenced", "Another broker has taken over"
 
 
 class Damaged(SeaweedqError):
-    """Stored bytes differ from the bytes that were written. The detail names the place."""
+    """Stored bytes differ from the written bytes. The detail names the place."""
 
     slug, title = "damaged", "Stored data is damaged"
 
 
 class JournalDamaged(Damaged):
-    """A commit is damaged although a later commit is valid; fields: path, position."""
+    """A journal commit is damaged although a later commit is valid; fields: path, position."""
 
     slug, title = "journal-damaged", "The journal is damaged"
 
 
 class ChainDamaged(Damaged):
-    """A chain has a gap, an overlap or an unreadable entry; fields: name."""
+    """A segment's chain of files has a gap, an overlap or an unreadable file; fields: name."""
 
     slug, title = "chain-damaged", "A segment's chain is damaged"
 
 
 class UnfitStore(SeaweedqError):
-    """The store ignores create-if-absent, lets several concurrent creates of the same name succeed, or does not list,
+    """The store ignores create-if-absent, lets several concurrent creates with the same name succeed, or does not list,
     read or delete as the queue requires."""
 
     slug, title = "unfit-store", "The store lacks a guarantee that the queue needs"
@@ -530,7 +511,7 @@ class LevelMismatch(SeaweedqError):
     """This version cannot read the cluster's level (fields: level, lowest, highest), or the draft format that an
     unreleased version wrote (fields: draft, reads)."""
 
-    slug, title = "level-mismatch", "This version does not read the cluster's level"
+    slug, title = "level-mismatch", "This version cannot read the cluster's level"
 
 
 class DataFolderInUse(SeaweedqError):
@@ -546,7 +527,7 @@ class ClientError(SeaweedqError):
 
 
 class ServerProblem(ClientError):
-    """A problem document with a type that this client has no class for; `status` and `type` are in `fields`."""
+    """A problem document with a type for which this client has no class; `status` and `type` are in `fields`."""
 
     slug, title = "server-problem", "The server answered with an error"
 
@@ -558,13 +539,13 @@ class ConnectionFailed(ClientError):
 
 
 class FileMissing(ClientError):
-    """A file that brokers list for a topic does not exist, or this machine cannot see it."""
+    """A file that brokers list for a topic does not exist, or cannot be read from this machine."""
 
     slug, title = "file-missing", "A file of the topic is not there"
 
 
 class MissingExtra(ClientError):
-    """A package that only parts of the program need is not installed; fields: extra (the extra that installs it),
+    """A package that only parts of seaweedq need is not installed; fields: extra (the extra that installs it),
     package."""
 
     slug, title = "missing-extra", "A package is not installed"

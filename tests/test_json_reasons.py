@@ -52,7 +52,7 @@ def test_a_request_that_is_refused_is_told_in_words(body: bytes, told: str) -> N
 @pytest.mark.parametrize(("body", "told"), [
     (b'{"initial_segments":', "the body is not JSON: it is cut off"), (b"{]", "the body is not JSON from byte 1 on"),
     (b'{"initial_segments":1} {}',
-     "the body is not JSON from byte 24 on, where more follows"), (b'{"\xff":1}', "the body is not UTF-8"),
+     "the body is not JSON from byte 24 on, followed by more text"), (b'{"\xff":1}', "the body is not UTF-8"),
 ])  # fmt: skip
 def test_a_body_that_is_no_json_is_told_in_words(body: bytes, told: str) -> None:
     with pytest.raises(UnreadableBody) as caught:

@@ -195,17 +195,17 @@ def test_variables_that_are_no_settings_are_warned_of() -> None:
     assert unknown_variables(services | known) == []
     (warning,) = unknown_variables({"SEAWEEDQ_FLUSH_AGE_S": "1"} | services)
     assert "SEAWEEDQ_FLUSH_AGE_S" in warning
-    assert "flush_max_age_s is the nearest" in warning
+    assert "the nearest is flush_max_age_s" in warning
 
 
 def test_names_in_other_letters_are_no_settings_and_not_passed_over(tmp_path: Path) -> None:
     (warning,) = unknown_variables({"seaweedq_lease_s": "9", "SEAWEEDQ_LEASE_S": "5"})
     assert warning == "the variable seaweedq_lease_s has no effect: its name must be in capitals, SEAWEEDQ_LEASE_S"
     (warning,) = unknown_variables({"Seaweedq_Flush_Age_s": "1"})
-    assert "flush_max_age_s is the nearest" in warning
+    assert "the nearest is flush_max_age_s" in warning
     config = tmp_path / "broker.toml"
     config.write_text("LEASE_S = 9")
-    with pytest.raises(InvalidRequest, match="no setting 'LEASE_S'; lease_s is the nearest"):
+    with pytest.raises(InvalidRequest, match="no setting 'LEASE_S'; the nearest is lease_s"):
         settings_of(config, {})
 
 

@@ -180,7 +180,7 @@ def create(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Issue a token and print it. It is shown only once."""
+    """Issue a token and print its text, which is shown only once."""
     from seaweedq.client.core.calls import call
 
     body: dict[str, Any] = {"note": note}
@@ -196,8 +196,7 @@ def create(
 
 @tokens.command("list", epilog="Example: seaweedq token list")
 def list_tokens(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """List tokens by ID: all tokens if the caller has the access permission, otherwise the caller's own and those
-    derived from it."""
+    """List all tokens if you have the right `access`, otherwise your own token and the tokens derived from it."""
     from seaweedq.client.core.calls import pages
 
     found = run(url, pages("/v1/tokens", "tokens"))

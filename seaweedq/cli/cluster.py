@@ -62,15 +62,15 @@ def level(
         int | None,
         typer.Argument(
             min=1,
-            help="The format level; by default the highest that any running broker supports. Refused while another "
-            "broker cannot read it.",
+            help="Format level; by default the highest that a running broker supports. Refused while another broker "
+            "cannot read that level.",
             show_default=False,
         ),
     ] = None,
     output: Output = TABLE,
     url: Annotated[str | None, typer.Option("--url", help="Same as for `seaweedq cluster`.")] = None,
 ) -> None:
-    """Raise the cluster's format level. This is irreversible: older brokers can no longer join."""
+    """Upgrade the cluster's format level. Irreversible: older brokers can no longer join."""
     from seaweedq.client.core.calls import call
 
     assert context.parent is not None
@@ -102,8 +102,8 @@ def rebuild(
     output: Output = TABLE,
     url: Annotated[str | None, typer.Option("--url", help="Same as for `seaweedq cluster`.")] = None,
 ) -> None:
-    """Rebuild coordination from the store after coordination was lost or restored. Send the request to a broker that is
-    waiting for the rebuild."""
+    """Rebuild coordination from the store after coordination was lost or restored. --url must name a broker that waits
+    for the rebuild."""
     from seaweedq.client.core.calls import call
 
     assert context.parent is not None

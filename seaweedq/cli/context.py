@@ -98,9 +98,8 @@ def add(
 
     Commands use the current context if neither --url nor SEAWEEDQ_URL names brokers. A token from the environment
     overrides the context's token file. `Client()` ignores contexts. Contexts are stored in
-    ~/.config/seaweedq/contexts.json, or below XDG_CONFIG_HOME, with the paths of token files but without the tokens.
-    `seaweedq doctor` checks whether the brokers answer.
-    """
+    ~/.config/seaweedq/contexts.json, or below XDG_CONFIG_HOME; tokens are not. `seaweedq doctor` checks whether the
+    brokers answer."""
     current, contexts = read_contexts()
     if name in contexts and not replace:
         raise ClientError(f"context {name} already exists; use --replace to replace it")
@@ -116,7 +115,7 @@ def add(
 
 @app.command(epilog="Example: seaweedq context use prod")
 def use(name: Known, output: Output = TABLE) -> None:
-    """Make a context current: commands use it if neither --url nor SEAWEEDQ_URL names brokers."""
+    """Make a context current."""
     _, contexts = read_contexts()
     write_contexts(_known(name, contexts), contexts)
     say_done(output, f"commands use context {name} ({contexts[name]['url']})", name=name, current=True)

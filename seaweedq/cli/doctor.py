@@ -88,7 +88,7 @@ def judge_clock(where: str, ahead_s: float) -> Finding:
     """Judges this machine's clock by how far it is ahead of another clock."""
     if abs(ahead_s) <= CLOCK_S:
         return Finding(Verdict.OK, "clock", f"agrees with the clock of {where} within {CLOCK_S:g} s")
-    told = f"{abs(ahead_s):,.0f} s {'ahead of' if ahead_s > 0 else 'behind'} that of {where}"
+    told = f"{abs(ahead_s):,.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the clock of {where}"
     return Finding(Verdict.WARN, "clock", f"{told}; timestamps and expiry depend on it")
 
 

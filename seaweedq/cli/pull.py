@@ -66,7 +66,7 @@ def pull(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more messages, until interrupted.")] = False,
     max: Annotated[int | None, typer.Option(min=1, help="Stop after this number of messages.")] = None,
     mode: Annotated[
-        str | None, typer.Option(help="Mode of the subscription: ordered (default for a new one), shared or keyed.")
+        str | None, typer.Option(help="Mode of the subscription: ordered (the default), shared or keyed.")
     ] = None,
     nack: Annotated[
         bool,

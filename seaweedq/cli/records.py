@@ -184,7 +184,7 @@ def _rows_of_csv(file: BinaryIO, malformed: deque[tuple[int, BadRecord]]) -> Ite
     def skip(row: csv.InvalidRow) -> str:
         nonlocal count
         count += 1
-        reason = f"the row has {row.actual_columns} columns instead of {row.expected_columns}"
+        reason = f"{row.expected_columns} columns expected, but the row has {row.actual_columns}"
         malformed.append((row.number - 1, BadRecord(reason)))  # pyarrow counts the header
         return "skip"
 

@@ -115,13 +115,14 @@ def create(
     start: Annotated[str | None, typer.Option(help=f"Start position: {PLACES}")] = None,
     ack_deadline_s: Annotated[float | None, duration("Redeliver a message that is not acked within this time.")] = None,
     max_attempts: Annotated[
-        int | None, typer.Option(help="Maximum deliveries before a message becomes a dead letter; 0: unlimited.")
+        int | None, typer.Option(help="Failed deliveries after which a message becomes a dead letter; 0: never.")
     ] = None,
     dead_letter_topic: Annotated[str | None, typer.Option(help="Topic to which dead letters are published.")] = None,
     backoff_s: Annotated[
         list[float] | None,
         duration(
-            "Delay before a failed message is redelivered. Repeat for later attempts; the last one applies to the rest."
+            "Delay before a failed message is redelivered. Repeat the option for later attempts; the last delay "
+            "applies to the rest."
         ),
     ] = None,
     max_in_flight: Annotated[int | None, typer.Option(help="Maximum number of leased messages.")] = None,
@@ -137,7 +138,7 @@ def create(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Create a subscription, or check that an existing one matches the given options."""
+    """Create a subscription, or check that an existing subscription matches the given options."""
     headers = dict(_pair(text, "--header", "NAME=VALUE") for text in header or ())
     config = {
         "mode": mode,

@@ -103,7 +103,7 @@ async def test_the_retention_of_a_topic(caplog: pytest.LogCaptureFixture) -> Non
     view, rounds = SimpleNamespace(catalog=catalog, clock=SystemClock()), SimpleNamespace(begin=no_round)
     await Retention(*cast(Any, (view, rounds, scans, None, payloads, removal, 60.0))).round()
     assert work.ended == ["good"]
-    assert "retention of topic bad is tried again" in caplog.text
+    assert "retention of topic bad failed, and will be retried" in caplog.text
 
 
 async def no_round() -> None:

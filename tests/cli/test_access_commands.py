@@ -62,7 +62,9 @@ def test_limits_that_are_none(text: str) -> None:
 
 
 def test_an_action_that_is_none_is_told_with_all_that_are() -> None:
-    with pytest.raises(typer.BadParameter, match=r"'fly' is no action; actions are describe, create, .*, access"):
+    with pytest.raises(
+        typer.BadParameter, match=r"'fly' is not an action; the actions are describe, create, .*, access"
+    ):
         grant_of("describe,fly:a")
 
 

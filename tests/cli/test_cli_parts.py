@@ -114,7 +114,7 @@ def test_malformed_rows_of_csv_are_bad_records_at_their_places():
     found = dict(records(io.BytesIO(b"a,b\n" + b"".join(rows) + b"1,2,3\n"), InputFormat.CSV))
     assert list(found) == list(range(1, 200_002))
     bad = {place: str(record) for place, record in found.items() if isinstance(record, BadRecord)}
-    short = "the row has 1 columns instead of 2"
+    short = "2 columns expected, but the row has 1"
     assert bad == {**dict.fromkeys(range(50_000, 200_001, 50_000), short), 200_001: f"{short[:-1]}3"}
     assert all(found[place]["a"] == place for place in found.keys() - bad.keys())
     with pytest.raises(BadRecord, match=short):
@@ -280,7 +280,7 @@ def test_an_argument_that_is_no_text_is_refused(arguments: list[str], capsys: py
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("seaweedq: an argument is neither UTF-8 nor the path of a file: b")
+    assert capsys.readouterr().err.startswith("seaweedq: an argument is neither UTF-8 nor a file path: b")
 
 
 POLICY = {"enabled": True, "min_segments": 1, "cool_down_s": 600.0}

@@ -79,7 +79,7 @@ def test_ndjson_csv_and_envelopes_come_out_as_messages(run, tmp_path):
 
 def test_invalid_records_are_named_in_a_line_with_publishes_beside_them(run, client):
     said, named = run("publish", "mixed", stdin='{"n": 1}\nno json\n{"n": 2}\n', code=1).strip().splitlines()
-    assert said == "published 1 message to mixed; the others were not published:"
+    assert said == "published 1 message to mixed; the remaining messages were not published:"
     assert named == "seaweedq: stdin:2: not JSON (column 1)"
     assert client.topic("mixed")["messages"] == 1
 
@@ -97,7 +97,7 @@ def test_a_topic_is_changed_by_options(run, client):
     assert (facts["retention"]["max_age_s"], facts["scaling"]["enabled"], facts["key_field"]) == (None, True, "k")
     said = run("topic", "set", "changed", "--retention-max-bytes", "1", "--dry-run")
     assert said.startswith(
-        "this retention would delete 0 files, 0 bytes, 0 messages, of which some subscription has not acked 0"
+        "this retention would delete 0 files, 0 bytes, 0 messages, including 0 that at least one subscription has not "
     )
     assert client.topic("changed")["retention"]["max_bytes"] is None
     assert ": --retention-max-age-s is 0.5: " in run("topic", "set", "changed", "--retention-max-age-s", "0.5", code=1)

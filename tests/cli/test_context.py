@@ -70,7 +70,7 @@ def test_contexts_are_added_chosen_listed_and_removed(tmp_path: Path) -> None:
         "url         https://p",
         f"token file  {token}",
     ]
-    assert done("context", "remove", "prod") == "removed context prod; no context is current now\n"
+    assert done("context", "remove", "prod") == "removed context prod; there is no current context now\n"
     assert current_url(DEFAULT_URL) == DEFAULT_URL
     assert token.exists()
 

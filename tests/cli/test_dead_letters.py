@@ -99,7 +99,7 @@ def test_a_redrive_that_was_cut_off_doubles_nothing(
     assert "killed" in run("redrive", dead, code=1)
     monkeypatch.undo()
     said = run("redrive", dead)
-    assert "letters are leased, perhaps by a run that ended; waiting up to" in said
+    assert "letters are leased, perhaps by a run that was killed; waiting up to" in said
     assert "republished 1 dead letter; an earlier run had already published 11" in said
     assert [one.value for one in client.fetch(topic, 0, 12).messages] == list(range(12))
 

@@ -26,9 +26,9 @@ BROKER = {"id": "a", "version": "1", "starting": False, "draining": False}
         (doctor.judge_space(GIB, "/d"), Verdict.WARN, "1.0 GiB"),
         (doctor.judge_fsync(0.001), Verdict.OK, "1.0 ms"),
         (doctor.judge_fsync(0.2), Verdict.WARN, "each commit of the journal waits"),
-        (doctor.judge_clock("the store", 1.5), Verdict.OK, "agrees with that of the store"),
+        (doctor.judge_clock("the store", 1.5), Verdict.OK, "agrees with the clock of the store"),
         (doctor.judge_clock("the store", 90.0), Verdict.WARN, "90 s ahead of that of the store"),
-        (doctor.judge_clock("b", -3600.0), Verdict.WARN, "3,600 s behind that of b"),
+        (doctor.judge_clock("b", -3600.0), Verdict.WARN, "3,600 s behind the clock of b"),
         (doctor.judge_coordination("embedded", 0.01), Verdict.OK, "embedded answers in 10 ms"),
         (doctor.judge_coordination("etcd://a", 1.0), Verdict.WARN, "1000 ms"),
         (doctor.failed("store", OSError("a\nb")), Verdict.FAIL, "a b"),
@@ -112,7 +112,7 @@ def test_what_fails_is_told_and_is_the_exit_code(folder: Path, monkeypatch: pyte
     assert found["brokers"][0] == "fail"
     assert found["settings"] == (
         "warn",
-        "the variable SEAWEEDQ_LEESE_S has no effect: there is no setting 'leese_s'; lease_s is the nearest",
+        "the variable SEAWEEDQ_LEESE_S has no effect: there is no setting 'leese_s'; the nearest is lease_s",
     )
 
 

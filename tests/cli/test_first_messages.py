@@ -79,7 +79,7 @@ def test_records_come_at_their_rate_and_make_up_for_a_second_at_most(monkeypatch
         (["--count", "3", '{"n": {{n}}'], "is not a message: not JSON"),
         (["--count", "0", "{{n}}"], "must be at least 1"),
         (["--count", "3", "--input-format", "csv", "{{n}}"], "only for files"),
-        (['{"a":1'], "'{\"a\":1' is not a file, and not a message: not JSON (cut off)"),
+        (['{"a":1'], "'{\"a\":1' is neither a file nor a message: not JSON (cut off)"),
         (["a=1"], "'a=1' does not exist; a message is JSON, such as '{\"a\": 1}'"),
         (["x" * 5000], "does not exist; a message is JSON"),
         (['{"a":1}', "--input-format", "csv"], "the option is for files, but FILE is a message"),
@@ -118,7 +118,7 @@ def test_a_pull_that_gets_nothing_says_why(real_broker: BrokerProcess, real_clie
     assert move in first.stderr
     again = run(real_broker, "pull", "before", "-s", "mine", "--start", "earliest")
     assert (again.stdout, move in again.stderr) == ("", True)
-    assert "subscription mine exists already; --start applies only to a new one" in again.stderr
+    assert "subscription mine already exists; --start applies only to a new subscription" in again.stderr
     assert run(real_broker, "pull", "before", "-s", "mine").stderr == "", "all is told"
     assert run(real_broker, *move.split()[1:]).exit_code == 0
     found = run(real_broker, "pull", "before", "-s", "mine")

@@ -141,7 +141,7 @@ def test_the_json_of_every_command_parses(real_broker, tmp_path):
 def test_another_format_is_a_usage_error():
     done = seaweedq("topic", "list", "-o", "yaml")
     assert done.returncode == 2
-    assert "'yaml' is none of table, wide, json" in " ".join(done.stderr.split())
+    assert "'yaml' must be one of table, wide, json" in " ".join(done.stderr.split())
 
 
 HEAD = columns("name, messages, note, more", numbers="messages", wide="more")
@@ -263,7 +263,7 @@ def test_empty_lists_say_so(run, real_client):
     for words, told in (
         ("subscription list bare", "topic bare has no subscription"),
         ("dead-letters list bare", "topic bare has no dead letters"),
-        ("topic files bare", "topic bare has no file yet"),
+        ("topic files bare", "topic bare has no files yet"),
         ("principal list", "no principals yet; to create one: seaweedq principal put NAME"),
         ("token list", "no token"),
     ):

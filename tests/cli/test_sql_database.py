@@ -43,12 +43,12 @@ def test_a_plan_is_told_with_files_and_rows_of_brokers() -> None:
         "t: 15 rows of 2 files (2,000 bytes) in file:///x/t",
         "  segment=3/a  10 rows, 1,000 bytes",
         "  segment=3/b  10 rows, 1,000 bytes, of which offsets 15 to 19",
-        "t: 2 rows of brokers, in no file yet",
+        "t: 2 rows from brokers, not in files yet",
         "  segment 4  offsets 7 to 8",
     ]
 
 
 def test_a_name_that_sql_takes_for_several_is_told_in_quotes() -> None:
-    assert unquoted("select * from app.logs where x") == '; a name with - or . has quotes: "app.logs"'
-    assert unquoted("FROM my-topic") == '; a name with - or . has quotes: "my-topic"'
+    assert unquoted("select * from app.logs where x") == '; put a name with - or . in quotes: "app.logs"'
+    assert unquoted("FROM my-topic") == '; put a name with - or . in quotes: "my-topic"'
     assert unquoted('from "app.logs" join other on true') == ""

@@ -26,7 +26,7 @@ NOBODY = ("--url", "http://127.0.0.1:9")
     ("bench --rate much", "--rate: 'much' must be a number; see seaweedq bench --help"),
     ("topic tail t -n 99999", "--number: '99999' must be at most 1,000; see seaweedq topic tail --help"),
     ("pull t -s s --max 0", "--max: '0' must be at least 1; see seaweedq pull --help"),
-    ("topic list -o yaml", "--output: 'yaml' is none of table, wide, json; see seaweedq topic list --help"),
+    ("topic list -o yaml", "--output: 'yaml' must be one of table, wide, json; see seaweedq topic list --help"),
     ("topic list --outptu x", "there is no option --outptu; the nearest is --output; see seaweedq topic list --help"),
     ("topcs", "there is no command topcs; the nearest is topic; see seaweedq --help"),
     ("topic lsit", "there is no command lsit; the nearest is list; see seaweedq topic --help"),
@@ -68,7 +68,7 @@ def test_no_broker_is_a_failure_that_names_serve() -> None:
     done = seaweedq("topic", "list", *NOBODY)
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
-    assert "no answer from http://127.0.0.1:9: Connection refused; seaweedq serve starts a broker" in line
+    assert "no answer from http://127.0.0.1:9: Connection refused; start a broker with seaweedq serve" in line
     assert "Errno" not in line
 
 

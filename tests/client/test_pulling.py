@@ -309,6 +309,6 @@ def test_an_arrow_pull_that_is_answered_with_something_else_is_an_error(media: s
             return httpx.Response(200, content=b"<html>", headers={"content-type": media} if media else {})
         return httpx.Response(200, json={})
 
-    says = "a pull of an Arrow stream was answered with"
+    says = "the broker answered a pull of an Arrow stream with"
     with Client("http://test", transport=httpx.MockTransport(answer)) as client, pytest.raises(ClientError, match=says):
         next(client.batches("t", "s", idle_timeout_s=1))

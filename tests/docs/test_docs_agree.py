@@ -66,12 +66,21 @@ def limited(said):
     return {"429"} if said["responses"]["429"]["description"] == RateLimited.title else set()
 
 
+def of_its_body(route, said):
+    """The statuses of a JSON body, where the route takes one."""
+    statuses = {"400", "408", "413", "415"}
+    may_have_one = not route.startswith(("GET", "DELETE")) and not route.endswith("/content")
+    assert may_have_one == (said["responses"].keys() >= statuses), route
+    return statuses if may_have_one else set()
+
+
 def test_errors_of_each_route(operations):
     stated = {route: set(re.findall(r"\d{3}", line)) for route, line in listed().items()}
     declared = {
         route: {status for status in said["responses"] if status >= "400"}
         - {"422", "503"}
         - ({"401", "403", *limited(said)} if said.get("security") else set())  # of every route that needs a token
+        - of_its_body(route, said)
         for route, said in operations.items()
     }
     assert stated == declared

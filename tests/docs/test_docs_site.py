@@ -40,4 +40,4 @@ def test_links_lead_to_pages_that_are_there(site: Path) -> None:
 def test_the_page_of_routes_has_their_texts(site: Path) -> None:
     page = (site / "reference" / "http.md").read_text()
     assert "#### `POST /v1/topics/{topic}/messages`" in page
-    assert "Once the broker answers, they are durable and readable." in page
+    assert "When the broker answers, the messages are durable and readable." in page

@@ -68,7 +68,7 @@ def test_what_retention_took_from_the_beginning(store: Path, chain: list[Path]) 
 def test_a_gap_is_never_read_over(store: Path, chain: list[Path]) -> None:
     """The rows before it may be left over from retention, or those in it lost."""
     chain[2].unlink()
-    with pytest.raises(ChainDamaged, match=r"00000001-0+\.parquet and 00000003-0+20\.parquet, and none between"):
+    with pytest.raises(ChainDamaged, match=r"00000001-0+\.parquet and 00000003-0+20\.parquet, but none between them"):
         planned(store)
 
 

@@ -230,7 +230,7 @@ class LevelAnswer(Struct):
     "/v1/cluster/level",
     Action.CLUSTER,
     "raiseLevel",
-    "Raise the cluster's level",
+    "Upgrade the cluster's level",
     answers={200: LevelAnswer},
     refuses=(*OF_BODIES, LevelConflict),
     shows={"level": 2},

@@ -607,7 +607,7 @@ async def split(
     f"{SEGMENT}/merge",
     Action.RESHAPE,
     "mergeSegments",
-    "Merge neighbouring segments",
+    "Merge adjacent segments",
     answers=_replaces([4, 5], _WHOLE),
     refuses=(*OF_BODIES, 404, SegmentConflict, TooManySegments),
 )

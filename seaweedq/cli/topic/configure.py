@@ -22,13 +22,11 @@ SET = """Examples: seaweedq topic set flights --retention-max-age-s 7d --keep-un
 seaweedq topic set flights --retention-max-bytes 1GB --dry-run ·
 seaweedq topic set flights --default retention-max-age-s"""
 
-FlushMaxBytes = Annotated[int | None, size("Write a tail to a Parquet file when it reaches this size.")]
-FlushMaxAge = Annotated[float | None, duration("Write a tail to a Parquet file when it reaches this age.")]
-RetentionMaxAge = Annotated[float | None, duration("Delete messages when they reach this age.")]
-RetentionMaxBytes = Annotated[int | None, size("Delete the oldest messages when the stored size exceeds this.")]
-MaxPayloadBytes = Annotated[
-    int | None, size("Maximum size of an uploaded payload, if lower than the broker's setting.")
-]
+FlushMaxBytes = Annotated[int | None, size("Write a tail to a Parquet file at this size.")]
+FlushMaxAge = Annotated[float | None, duration("Write a tail to a Parquet file at this age.")]
+RetentionMaxAge = Annotated[float | None, duration("Delete messages older than this.")]
+RetentionMaxBytes = Annotated[int | None, size("Delete the oldest messages above this stored size.")]
+MaxPayloadBytes = Annotated[int | None, size("Maximum payload size, if lower than the broker's setting.")]
 Ndjson = Annotated[
     str | None,
     typer.Option(
@@ -37,12 +35,10 @@ Ndjson = Annotated[
 ]
 TargetMessages = Annotated[int | None, typer.Option(help="Split segments that stay above this rate.")]
 TargetBytes = Annotated[int | None, size("Split segments that stay above this rate in bytes per second.")]
-MinSegments = Annotated[int | None, typer.Option(help="Never merge below this number of segments.")]
-MaxSegments = Annotated[int | None, typer.Option(help="Never split above this number of segments.")]
-CoolDown = Annotated[float | None, duration("How long idle segments wait before they are merged.")]
-Scaling = Annotated[
-    bool | None, typer.Option("--scaling/--no-scaling", help="Whether segments split and merge automatically.")
-]
+MinSegments = Annotated[int | None, typer.Option(help="Minimum number of segments.")]
+MaxSegments = Annotated[int | None, typer.Option(help="Maximum number of segments.")]
+CoolDown = Annotated[float | None, duration("Merge segments that stay idle for this long.")]
+Scaling = Annotated[bool | None, typer.Option("--scaling/--no-scaling", help="Split and merge segments automatically.")]
 # The places of options in the configuration. `set --default` takes those of the first table back.
 _DEFAULTS: dict[str, tuple[str, ...]] = {
     "flush-max-bytes": ("flush", "max_bytes"),
@@ -137,8 +133,7 @@ def change(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Change a topic's settings. Omitted options keep their values; the change takes effect on all brokers
-    immediately."""
+    """Change a topic's settings, on all brokers immediately. Omitted options keep their values."""
     config = _placed(context.params)
     _restore(config, default or ())
     if not config:

@@ -1,4 +1,4 @@
-"""The async client: names and signatures; `calls` has the meaning of each call. The sync one is generated from it."""
+"""The async client: names and signatures; `calls` implements the calls. The sync one is generated from it."""
 
 import asyncio
 import os
@@ -66,19 +66,19 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """Talks to a cluster through any of its brokers. For one event loop.
+    """A client that talks to a cluster through any of its brokers. For one event loop.
 
     `url` is the URL of one broker or of several, separated by commas or given as a sequence. The default is
     SEAWEEDQ_URL, or else http://127.0.0.1:8080. The client tries the brokers in this order. After a lost connection or
-    a 502, 503 or 504, it sends a request to the next broker if the request is safe to repeat or was never sent.
-    `timeout_s` is the timeout of one answer; while no broker can be reached, a subscription retries for the same time
-    again. `headers` are sent with every request. `token`, or the content of `token_file` (read again when it changes),
+    a 502, 503 or 504, the client sends a request to the next broker if the request is safe to repeat or was never sent.
+    `timeout_s` is the timeout for one answer; while no broker can be reached, a subscription retries for as long again.
+    `headers` are sent with every request. `token`, or the content of `token_file` (read again when it changes),
     identifies the caller; the default is SEAWEEDQ_TOKEN or SEAWEEDQ_TOKEN_FILE. `ca_file` holds the certificate
-    authorities for https, as PEM; the default is SEAWEEDQ_CA_FILE, else those of the system. Every method raises the
+    authorities for https, as PEM; the default is SEAWEEDQ_CA_FILE, or else the system's. Every method raises the
     broker's errors (`seaweedq.errors`), and ConnectionFailed if no broker answers. After all brokers have failed, only
-    producers and subscriptions retry: they can do so without publishing anything twice. The client calls `on_retry`
-    before each retry, with the error and the number of seconds that it will keep trying, and with None once a broker
-    has answered again.
+    producers and subscriptions retry, because they can retry without publishing anything twice. Before each retry, the
+    client calls `on_retry` with the error and the number of seconds that it will keep trying; once a broker answers
+    again, it calls `on_retry` with None.
     """
 
     def __init__(
@@ -188,20 +188,20 @@ class AsyncClient:
         return await self._run(topic_files(name, segment))
 
     async def segments(self, name: str) -> list[dict[str, Any]]:
-        """Returns a topic's segments: id, low, high, state, successors, start and end offset, ..."""
+        """Returns a topic's segments with id, low, high, state, successors, start and end offset, ..."""
         return await self._run(calls.segments(name))
 
     async def segment(self, name: str, number: int) -> dict[str, Any]:
-        """Returns one segment of a topic, even one that retention has removed: state, successors, start and end offset,
-        ... Raises SegmentNotFound."""
+        """Returns one segment of a topic, even a segment that retention has removed: state, successors, start and end
+        offset, ... Raises SegmentNotFound."""
         return await self._run(calls.call("GET", f"{calls.topic_path(name)}/segments/{number}"))
 
     async def history(
         self, name: str, since: datetime | None = None, until: datetime | None = None, cells: int | None = None
     ) -> dict[str, Any]:
         """Returns the load of each range of key hashes in the last hour. `cells` are ranges of time and keys; if there
-        are too many, they become coarser. The leader has recorded everything between `from` and `until`. Times need a
-        UTC offset. Raises TopicNotFound, InvalidRequest."""
+        are too many, the broker combines them. The leader has recorded the whole time from `from` to `until`. Times
+        need a UTC offset. Raises TopicNotFound, InvalidRequest."""
         return await self._run(calls.history(name, since, until, cells))
 
     async def publish(self, topic: str, messages: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> Published:
@@ -210,9 +210,8 @@ class AsyncClient:
         Instead of `value`, `"reference": {"upload_id": ...}` names an upload.
 
         If a rate limit refuses the request, nothing is published; the client waits and sends it again, for at most its
-        timeout. If an error leaves the outcome open (ConnectionFailed), the caller must decide whether to publish
-        again. Use a producer to avoid such errors.
-        """
+        timeout. After an error that leaves the outcome open (ConnectionFailed), the caller must decide whether to
+        publish again. A producer avoids such errors."""
         return await self._run(unhurried(calls.publish(topic, messages), self._patience()))
 
     async def upload(
@@ -227,10 +226,9 @@ class AsyncClient:
         """Uploads bytes or a file (a path, or a seekable binary file). Returns the id of the upload.
 
         Until the upload expires, `publish(topic, {"reference": {"upload_id": id}})` turns it into a message.
-        `upload_id` resumes an earlier upload with its missing bytes. If any other upload fails or is interrupted, it is
-        aborted. With `write="{writer}/{number}"`, only that write may use the upload. Raises UploadMismatch,
-        UploadExpired, UploadNotFound, PayloadTooLarge, TooManyUploads, ConnectionFailed, OSError.
-        """
+        `upload_id` resumes an earlier upload: only the missing bytes are sent. Any other upload is aborted if it fails
+        or is interrupted. With `write="{writer}/{number}"`, only that write may use the upload. Raises UploadMismatch,
+        UploadExpired, UploadNotFound, PayloadTooLarge, TooManyUploads, ConnectionFailed, OSError."""
         source = await asyncio.to_thread(Source.open, what)
         try:
             kind = content_type or (type_of(Path(what)) if isinstance(what, str | os.PathLike) else ANY_BYTES)
@@ -262,7 +260,7 @@ class AsyncClient:
     async def import_upload(
         self, topic: str, upload_id: str, format: Format, bare: bool = False, rows: Rows | None = None
     ) -> Imported:
-        """Imports an existing upload, as `import_file` does. If the import was already requested, joins it and
+        """Imports an existing upload, as `import_file` does. If the import was already requested, joins that import and
         publishes nothing twice.
 
         Raises InvalidMessages, InvalidImport, InvalidRequest (no row was published), UploadNotFound, UploadExpired,
@@ -282,16 +280,15 @@ class AsyncClient:
         drawn: bool = False,
         wait_s: float | None = None,
     ) -> WriteState:
-        """Publishes the rows of many uploads, once per writer and number. The first call with a number decides; later
-        calls get its result, even if they name other uploads.
+        """Publishes the rows of many uploads, once per writer and number. The first call with a number decides which
+        rows; later calls with that number get the same result, even if they name other uploads.
 
         Each upload must have been created for this write (`upload` with `write`), and all must have the same format.
-        Returns once all rows are durable, or after `wait_s` seconds with the state at that moment; the same call then
-        joins the running write. If any row of any file is invalid, none is published. Numbers must rise. With `drawn`,
-        the writer's name is random, and the topic remembers it for a day instead of 30. Raises WriteOutOfOrder,
-        TooManyWriters, InvalidMessages, InvalidImport, InvalidRequest, UploadNotFound, UploadExpired, UploadConflict,
-        ConnectionFailed. All of them have `writer` and `number` among their fields.
-        """
+        Returns once all rows are durable, or after `wait_s` seconds with the state at that moment; repeat the call to
+        join the running write. If any row of any file is invalid, no row is published. A writer's numbers must rise.
+        With `drawn`, the writer's name is random, and the topic remembers the writer for one day instead of 30. Raises
+        WriteOutOfOrder, TooManyWriters, InvalidMessages, InvalidImport, InvalidRequest, UploadNotFound, UploadExpired,
+        UploadConflict, ConnectionFailed. All of them have `writer` and `number` among their fields."""
         steps = write_rows(topic, writer, number, uploads, format, bare, drawn, self._patience(), wait_s)
         return await self._run(steps)
 
@@ -306,8 +303,8 @@ class AsyncClient:
     async def fetch(
         self, topic: str, segment: int, offset: int, limit: int = 100, wait_s: float = 0
     ) -> Page[AsyncMessage]:
-        """Returns at most `limit` messages of a segment from `offset` on. Waits up to `wait_s` (30 at most) for the
-        first one.
+        """Returns at most `limit` messages of a segment from `offset` on. Waits up to `wait_s` seconds (at most 30) for
+        the first message.
 
         Raises OffsetOutOfRange if `offset` is beyond the end.
         """
@@ -330,8 +327,8 @@ class AsyncClient:
 
         Use it in an `async with`. If several brokers own the topic's segments, the producer sends rows directly to the
         owner of their segment, and to all owners concurrently. `batching.Limits` explains the limits. Values over
-        `max_message_bytes` (give the broker's setting; the producer learns a smaller one) are uploaded and published by
-        reference. Messages fail if no broker accepts them within `delivery_timeout_s` of `send`.
+        `max_message_bytes` are uploaded and published by reference; pass the broker's setting (the producer learns a
+        smaller limit from the broker). A message fails if no broker accepts it within `delivery_timeout_s` of `send`.
         """
         limits = Limits(linger_ms, batch_messages, batch_bytes, max_buffer_bytes, max_request_bytes)
         patience = self._patience(delivery_timeout_s)
@@ -377,7 +374,7 @@ class AsyncClient:
         segments: Collection[int] | None = None,
         expired: "Expired" = "skip",
     ) -> AsyncIterator["pa.RecordBatch"]:
-        """Yields the rows of `read_table` batch by batch, so that a topic may be larger than memory."""
+        """Yields the rows of `read_table` batch by batch, so that a topic can be larger than memory."""
         with needs("arrow", "read_batches"):
             from seaweedq.client.core.table import ReadOptions, plan_table
 
@@ -392,8 +389,8 @@ class AsyncClient:
     async def read_segment(
         self, topic: str, segment: int, start: int, end: int, expired: "Expired" = "skip"
     ) -> AsyncIterator["pa.RecordBatch"]:
-        """Yields the rows of a segment from offset `start` up to `end`, in order, with the columns of `read_table`. The
-        rows need not be in files yet.
+        """Yields the rows of a segment from offset `start` up to `end`, in order, with the columns of `read_table`,
+        whether or not the rows are in files yet.
 
         Rows that have expired when a broker returns them are left out; `expired="keep"` includes them. Waits for the
         segment's owner, up to the client's timeout. Raises OffsetOutOfRange if `start` is beyond the end.
@@ -424,17 +421,23 @@ class AsyncClient:
         filter: Filter | None = None,
         expires_after_s: Seconds | None = None,
     ) -> AsyncIterator[AsyncMessage]:
-        """Iterates over a subscription's messages. The iteration ends after `idle_timeout_s` without messages.
+        """Iterates over the messages of a subscription. Ends after `idle_timeout_s` without a message.
+
         Creates the subscription when the iteration begins, unless it exists. If you leave the iteration early, `close`
         sends the last acks.
-        Delivery is at least once: a message that is not acked within `ack_deadline_s` is redelivered, and so may be a
-        message that was acked just before a broker restarted.
-        `start` of a new subscription: "latest", "earliest" or {"timestamp": ...}. `mode`: "ordered" (the default of a
-        new subscription: a segment has one consumer at a time), "shared" (no order) or "keyed" (each key in order). The
-        other settings are the subscription's; durations may have units. `consumer` is this consumer's name, by default
-        a random one. In "ordered", a consumer that returns under its name first gets the messages that it held. Two
-        consumers must not share a name. Raises SubscriptionConflict if the subscription exists in another mode or with
-        other settings than the given ones; `start` and `ack_deadline_s` apply only to a new subscription.
+
+        Delivery is at least once. A message that is not acked within `ack_deadline_s` is redelivered. If a broker
+        restarts, messages that were acked just before may be redelivered, too.
+
+        `start` is where a new subscription begins: "latest", "earliest" or {"timestamp": ...}. `mode` is "ordered" (the
+        default for a new subscription: each segment has one consumer at a time), "shared" (no order) or "keyed"
+        (messages with the same key stay in order). `consumer` names this consumer; the default is a random name. In
+        "ordered" mode, a consumer that restarts under the same name first receives the messages that it held. Two
+        consumers must not use the same name. The other parameters are settings of the subscription; durations may have
+        units.
+
+        Raises SubscriptionConflict if the subscription exists with another mode or other settings than given. `start`
+        and `ack_deadline_s` apply only to a new subscription.
         """
         settings = given_fields(
             max_attempts=max_attempts,
@@ -465,8 +468,8 @@ class AsyncClient:
         filter: Filter | None = None,
         expires_after_s: Seconds | None = None,
     ) -> AsyncIterator[Batch]:
-        """Iterates over batches of a subscription. A batch holds the rows of one pull as a pyarrow table; `batch.ack()`
-        acks all of them. It has at most `max_messages` (10,000) rows and 8 MiB.
+        """Iterates over batches of a subscription. A batch holds the rows of one pull as a pyarrow table, at most
+        `max_messages` (10,000) rows and 8 MiB. `batch.ack()` acks all rows of the batch.
 
         Parameters and guarantees are those of `subscribe`.
         """
@@ -502,18 +505,17 @@ class AsyncClient:
         filter: Filter | None = None,
         expires_after_s: Seconds | None = None,
     ) -> Worked:
-        """Handles the messages of a subscription with up to `workers` handlers at a time. Returns the counts once no
+        """Handles the messages of a subscription with up to `workers` concurrent handlers. Returns the counts once no
         message has arrived for `idle_timeout_s`, or the client is closed.
 
-        A message is acked when `handler(message)` returns. If the handler raises, the message is nacked and redelivered
-        after the subscription's backoff; if it raises `Reject`, the message becomes a dead letter. Messages of the same
-        segment (`ordered`) or key (`keyed`) are handled one at a time, in order. Leases are extended during handling,
-        for at most `max_extension_s` (3,600) per message. At most `max_messages` wait to be handled, by default twice
-        the number of workers; use more for short handlers. The other parameters are those of `subscribe`. Acks that
-        arrive too late are logged, and counted as `unknown`. An interrupt or a cancellation returns the messages that
-        no handler has started, so that their leases end soon. Raises the errors of `subscribe`, and the first error of
-        an ack.
-        """
+        A message is acked when `handler(message)` returns. If the handler raises an exception, the message is nacked
+        and redelivered after the subscription's backoff; if the handler raises `Reject`, the message becomes a dead
+        letter. Messages of the same segment (`ordered`) or key (`keyed`) are handled one at a time, in order. Leases
+        are extended during handling, for at most `max_extension_s` (3,600) per message. At most `max_messages` messages
+        wait to be handled, by default twice as many as workers; use more for short handlers. The other parameters are
+        those of `subscribe`. Acks that arrive too late are logged, and counted as `unknown`. An interrupt or a
+        cancellation returns the messages that no handler has started, so that their leases end soon. Raises the errors
+        of `subscribe`, and the first error of an ack."""
         most = check_work(handler, workers, max_messages, max_extension_s)
         settings = given_fields(
             max_attempts=max_attempts,
@@ -574,13 +576,13 @@ class AsyncClient:
         return await self._run(calls.call("PUT", calls.subscription_path(topic, name), config))
 
     async def update_subscription(self, topic: str, name: str, **config: Any) -> dict[str, Any]:
-        """Changes the given fields: all except mode, start and filter. `paused=True` stops deliveries. Raises
-        SubscriptionNotFound, InvalidRequest."""
+        """Changes the given fields. All fields except mode, start and filter can be changed. `paused=True` stops
+        deliveries. Raises SubscriptionNotFound, InvalidRequest."""
         return await self._run(calls.call("PATCH", calls.subscription_path(topic, name), config))
 
     async def seek(self, topic: str, name: str, to: str | datetime | Mapping[str, Any]) -> dict[str, Any]:
-        """Moves a subscription to another position. All leases end, and messages from there on are delivered again even
-        if they were acked.
+        """Moves a subscription to another position. All leases end, and messages after the new position are delivered
+        again even if they were acked.
 
         `to` is "earliest", "latest", a message time (with a time zone), or {"offsets": {segment: offset}}, which moves
         only those segments. Returns `segments` with `from` and `to`, and `moved`: the segments that start later than
@@ -594,13 +596,13 @@ class AsyncClient:
         await self._run(calls.call("DELETE", calls.subscription_path(topic, name)))
 
     async def run(self, steps: Steps[T]) -> T:
-        """Runs steps of the client's core (`seaweedq.client.core`), and returns their result. All their requests must
-        be safe to repeat: each is sent until a broker answers, for at most the client's timeout."""
+        """Runs steps of the client's core (`seaweedq.client.core`), and returns their result. All requests must be safe
+        to repeat: the client sends each request until a broker answers, for at most its timeout."""
         return await self._run(patiently(steps, self._patience()))
 
     async def close(self) -> None:
-        """Ends `work` once the running handlers are finished, closes the producers, sends the waiting acks, and closes
-        the connections. Raises the first error that occurs."""
+        """Waits for the running handlers of `work`, closes the producers, sends the waiting acks, and closes the
+        connections. Raises the first error that occurs."""
         works = tuple(self._works)
         for work in works:
             work.stop()
@@ -627,7 +629,7 @@ class AsyncClient:
         except Exception as failed:
             if error is None:
                 raise
-            error.add_note(f"moreover, closing the client failed: {failed}")
+            error.add_note(f"closing the client also failed: {failed}")
 
     def _pulling(self, topic: str, name: str, consumer: str | None, wanted: PullOptions) -> Pulling:
         check_pull_options(wanted, consumer)

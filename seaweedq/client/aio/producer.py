@@ -1,6 +1,5 @@
-"""The async producer: a task that releases the batches of `send`, each to be sent in a task of its own, and receipts to
-await.
-"""
+"""The async producer: a task releases the batches of `send`, each batch is sent in its own task, and receipts can be
+awaited."""
 
 import asyncio
 import os
@@ -23,7 +22,7 @@ from seaweedq.extras import needs
 
 
 class AsyncDelivery:
-    """The outcome of one request of a producer, like a future. Awaiting it is `result`."""
+    """The outcome of one request of a producer, like a future. Awaiting a delivery is the same as calling `result`."""
 
     __slots__ = ("_done", "_outcome")
 
@@ -66,7 +65,8 @@ class AsyncDelivery:
 
 
 class AsyncReceipt:
-    """The outcome of one message, like a future whose result is the message's id. Awaiting it is `result`."""
+    """The outcome of one message, like a future whose result is the message's id. Awaiting a receipt is the same as
+    calling `result`."""
 
     __slots__ = ("_delivery", "_index")
 
@@ -100,11 +100,10 @@ _ARROW = "seaweedq.client.core.arrow_batches"
 
 
 class AsyncProducer:
-    """Collects messages and publishes them in batches, each exactly once. For one event loop.
+    """Collects messages and publishes them in batches, each message exactly once. For one event loop.
 
-    The receipts of failed messages report the error. The next `send`, `flush` or `close` also raises it once; the
-    producer can be used after that.
-    """
+    The receipts of failed messages have the error. The next `send`, `flush` or `close` also raises the error once; the
+    producer can still be used after that."""
 
     def __init__(
         self,
@@ -135,7 +134,7 @@ class AsyncProducer:
         timestamp: datetime | str | None = None,
         expires_in_s: float | None = None,
     ) -> AsyncReceipt:
-        """Accepts a message, which is sent within `linger_ms`. Waits while the buffer holds `max_buffer_bytes`.
+        """Adds a message to the buffer, to be sent within `linger_ms`. Waits while the buffer holds `max_buffer_bytes`.
 
         `value` is any JSON value, a msgspec.Raw with JSON text, or bytes for a `bytes` topic. Raises TypeError and
         ValueError for an invalid message. Raises the error of an earlier batch; this message is then not accepted.
@@ -168,14 +167,14 @@ class AsyncProducer:
         timestamp: datetime | str | None = None,
         expires_in_s: float | None = None,
     ) -> AsyncReceipt:
-        """Accepts a file as a message: the producer uploads it in the background, and publishes it by reference.
+        """Publishes a file as a message: the producer uploads the file in the background, and publishes it by
+        reference.
 
-        Later messages wait for the upload, so that the order is kept. The file must not change until then.
-        `content_type` defaults to the type of the name's suffix. `progress(bytes, total)` reports the upload's
-        progress, from any thread. Raises OSError immediately if the file cannot be read, otherwise raises as `send`
-        does. The receipt raises UploadMismatch, UploadExpired, PayloadTooLarge and others; nothing is left of a failed
-        upload.
-        """
+        Later messages wait for the upload, so that the order is kept. The file must not change before the upload is
+        complete. `content_type` defaults to the type of the name's suffix. `progress(bytes, total)` reports the
+        upload's progress, from any thread. Raises OSError immediately if the file cannot be read, and otherwise the
+        errors of `send`. The receipt raises UploadMismatch, UploadExpired, PayloadTooLarge and others; a failed upload
+        leaves nothing behind."""
         arguments = (path, key, headers, content_type, progress, timestamp, expires_in_s)
         job = await asyncio.to_thread(file_job, *arguments)
         assert self._route.offload is not None
@@ -227,7 +226,7 @@ class AsyncProducer:
         return self._acknowledged
 
     async def flush(self) -> None:
-        """Returns once all messages sent before are acknowledged or have failed. Raises the error of a failed batch."""
+        """Returns once all earlier messages are acknowledged or have failed. Raises the error of a failed batch."""
         is_answered = self._partition.close_open()
         self._wake.set()
         async with self._progressed:
@@ -235,7 +234,7 @@ class AsyncProducer:
         self._raise_error()
 
     async def close(self) -> None:
-        """Flushes and ends. Raises as `flush` does. Closing a closed producer does nothing."""
+        """Flushes and closes the producer. Raises the errors of `flush`. Closing a closed producer does nothing."""
         self._closing = True
         self._partition.close_open()
         self._wake.set()
@@ -255,7 +254,7 @@ class AsyncProducer:
         except Exception as failed:  # of a file also an OSError
             if error is None:
                 raise
-            error.add_note(f"moreover, the producer failed: {failed}")
+            error.add_note(f"the producer also failed: {failed}")
 
     async def _wait_for_room(self, size: int) -> None:
         while not (self._error or self._closing or self._partition.has_room(size)):

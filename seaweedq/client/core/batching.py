@@ -180,7 +180,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a batch is full, how long it may wait, and how much a producer buffers.
+    """Limits of a producer: when a batch is full, how long it may wait, and how much is buffered.
 
     `linger_ms` trades latency for larger batches. `batch_bytes` must be below the broker's `max_request_bytes`. `send`
     blocks while messages of more than `max_buffer_bytes` are not acknowledged.

@@ -33,7 +33,7 @@ Lines: TypeAlias = Literal["envelope", "bare"]
 
 
 class Scaling(TypedDict, total=False):
-    """When a topic's segments split and merge; None is the default."""
+    """When a topic's segments split and merge; None means the default."""
 
     target_messages_per_s: int | None
     target_bytes_per_s: Bytes | None
@@ -44,7 +44,7 @@ class Scaling(TypedDict, total=False):
 
 
 class Flush(TypedDict, total=False):
-    """When buffered messages become a file; None is the broker's own setting."""
+    """When buffered messages are written to a file; None means the broker's setting."""
 
     max_bytes: Bytes | None
     min_bytes: Bytes | None
@@ -52,7 +52,7 @@ class Flush(TypedDict, total=False):
 
 
 class Retention(TypedDict, total=False):
-    """Which messages a topic keeps; None is no bound."""
+    """Which messages a topic keeps; None means no limit."""
 
     max_age_s: Seconds | None
     max_bytes: Bytes | None

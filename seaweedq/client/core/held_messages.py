@@ -33,14 +33,15 @@ LONGEST_PAUSE_S = 5.0  # between two times that room is made in vain
 
 
 class Reject(Exception):
-    """A handler raises it for a message that nobody will ever be able to handle: it goes to the topic for dead letters,
-    with this reason. Where the subscription has none, the message comes again."""
+    """Raise this in a handler for a message that can never be handled: the message goes to the dead-letter topic, with
+    this reason. Without a dead-letter topic, the message is redelivered."""
 
 
 @dataclass(slots=True)
 class Worked:
-    """The count of messages that a `work` has handled: `acked`; `failed` ones come again; `rejected` ones became dead
-    letters. `unknown` ones were handled, and their acks came after their leases had ended: they come again, too."""
+    """How many messages a `work` has handled. `acked` messages are done, `failed` messages are redelivered, and
+    `rejected` messages became dead letters. `unknown` messages were handled, but their acks arrived after the leases
+    had ended, so they are redelivered, too."""
 
     acked: int = 0
     failed: int = 0

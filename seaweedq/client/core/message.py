@@ -1,4 +1,4 @@
-"""Messages and batches as users see them, and a consumer's answers to them: acks, nacks, extensions.
+"""Messages and batches as users see them, and a consumer's answers: acks, nacks and lease extensions.
 
 A message decodes its value on request, a batch is the rows of one pull as Arrow. Their answers go to the subscription
 that delivered them, which collects answers and sends them together. A plain ack is the message's id alone, since there
@@ -91,7 +91,7 @@ SHOWN = 80  # bytes of a value that a repr shows
 
 
 class BaseMessage:
-    """One message without its payload. Read only, apart from its answers."""
+    """A message without its payload. Read-only, except for acks, nacks and extensions."""
 
     __slots__ = ("_origin", "_wire")
 
@@ -147,28 +147,29 @@ class BaseMessage:
 
     @property
     def segment(self) -> int:
-        """Returns the id of its segment."""
+        """Returns the id of the message's segment."""
         return self._wire.segment
 
     @property
     def offset(self) -> int:
-        """Returns its position in the segment, from 0."""
+        """Returns the message's offset in the segment, from 0."""
         return self._wire.offset
 
     @property
     def attempt(self) -> int:
-        """Returns how often it was delivered to the subscription, including this delivery; 1 for a fetched message."""
+        """Returns how often the message was delivered to the subscription, including this delivery; 1 for a fetched
+        message."""
         attempt = self._wire.attempt
         return 1 if isinstance(attempt, UnsetType) else attempt
 
     @property
     def reference(self) -> Reference | None:
-        """Returns the payload's `uri`, `size`, `sha256`, `content_type`, `url` if the message was published by
-        reference."""
+        """Returns the payload's `uri`, `size`, `sha256`, `content_type` and `url` if the message was published by
+        reference, otherwise None."""
         return self._wire.reference or None
 
     def ack(self) -> None:
-        """Acks the message, so that it is never delivered again. Returns immediately: the client sends acks together in
+        """Acks the message, so that it is never redelivered. Returns immediately: the client sends acks in batches in
         the background.
 
         Raises ClientError for a message that was fetched.
@@ -176,9 +177,10 @@ class BaseMessage:
         self._origin.answer(self._wire.id)
 
     def nack(self, delay_s: float | None = None, reject: bool = False, reason: str | None = None) -> None:
-        """Returns the message to the subscription. It is delivered again after `delay_s` seconds (0 to 43,200; None:
-        the subscription's backoff). With `reject`, it goes to the dead-letter topic instead, with a `reason` of at most
-        255 characters. Returns immediately, as `ack` does; the subscription raises InvalidRequest, NoDeadLetters later.
+        """Returns the message to the subscription. The message is redelivered after `delay_s` seconds (0 to 43,200;
+        None: the subscription's backoff). With `reject`, the message goes to the dead-letter topic instead, with a
+        `reason` of at most 255 characters. Returns immediately, as `ack` does; the subscription's iterator raises
+        InvalidRequest, NoDeadLetters later.
 
         Raises ClientError for a message that was fetched.
         """
@@ -186,7 +188,7 @@ class BaseMessage:
 
     def extend(self, ack_deadline_s: float | None = None) -> None:
         """Extends the message's lease, so that it ends `ack_deadline_s` seconds from now (None: the subscription's
-        deadline). Returns immediately, as `ack` does; the subscription raises InvalidRequest later.
+        deadline). Returns immediately, as `ack` does; the subscription's iterator raises InvalidRequest later.
 
         Raises ClientError for a message that was fetched.
         """
@@ -207,7 +209,7 @@ class BaseMessage:
 
 
 class Message(BaseMessage):
-    """One message. Read only, apart from its answers."""
+    """A message. Read-only, except for acks, nacks and extensions."""
 
     __slots__ = ("_chunks",)
 
@@ -226,11 +228,10 @@ class Message(BaseMessage):
         return reader(self._chunks(self._wire)) if self._wire.reference else io.BytesIO(self.raw)
 
     def download(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-        """Writes the payload (or the value's own bytes) to a file, which appears only after its digest is checked.
+        """Writes the payload (or the value's own bytes) to a file, which appears only after the digest is checked.
 
-        Calls `progress(bytes, total)` repeatedly. Raises the errors of reading, and OSError; in that case there is no
-        file.
-        """
+        Calls `progress(bytes, total)` repeatedly. Raises the errors of reading, and OSError; after an error there is no
+        file."""
         destination = AtomicFile(path, self._wire.reference.size if self._wire.reference else len(self.raw), progress)
         try:
             with self.open() as file:
@@ -242,7 +243,7 @@ class Message(BaseMessage):
 
 
 class AsyncMessage(BaseMessage):
-    """One message, for an event loop. Read only, apart from its answers."""
+    """A message, for an event loop. Read-only, except for acks, nacks and extensions."""
 
     __slots__ = ("_chunks",)
 
@@ -263,11 +264,10 @@ class AsyncMessage(BaseMessage):
         return AsyncPayload(self._chunks(self._wire) if self._wire.reference else _alone(self.raw))
 
     async def download(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-        """Writes the payload (or the value's own bytes) to a file, which appears only after its digest is checked.
+        """Writes the payload (or the value's own bytes) to a file, which appears only after the digest is checked.
 
-        Calls `progress(bytes, total)` repeatedly. Raises the errors of reading, and OSError; in that case there is no
-        file.
-        """
+        Calls `progress(bytes, total)` repeatedly. Raises the errors of reading, and OSError; after an error there is no
+        file."""
         size = self._wire.reference.size if self._wire.reference else len(self.raw)
         destination = await asyncio.to_thread(AtomicFile, path, size, progress)
         try:
@@ -304,7 +304,7 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """The rows of one pull. They share one lease."""
+    """The rows of one pull, under one lease."""
 
     __slots__ = ("_origin", "_stream", "_table")
 
@@ -314,7 +314,7 @@ class Batch:
 
     @property
     def lease(self) -> str:
-        """Returns the name of its lease."""
+        """Returns the name of the batch's lease."""
         return self._origin.lease or ""
 
     @property
@@ -333,9 +333,10 @@ class Batch:
         self._origin.answer(Answer("ack", None, self._origin.lease))
 
     def nack(self, delay_s: float | None = None, reject: bool = False, reason: str | None = None) -> None:
-        """Returns all rows to the subscription. They are delivered again after `delay_s` seconds (0 to 43,200; None:
-        the subscription's backoff). With `reject`, they go to the dead-letter topic instead, with a `reason` of at most
-        255 characters. Returns immediately, as `ack` does; the iteration raises InvalidRequest, NoDeadLetters later."""
+        """Returns all rows to the subscription. The rows are redelivered after `delay_s` seconds (0 to 43,200; None:
+        the subscription's backoff). With `reject`, the rows go to the dead-letter topic instead, with a `reason` of at
+        most 255 characters. Returns immediately, as `ack` does; the iteration raises InvalidRequest, NoDeadLetters
+        later."""
         self._origin.answer(nack_of(None, self._origin.lease, delay_s, reject, reason))
 
     def extend(self, ack_deadline_s: float | None = None) -> None:

@@ -233,7 +233,7 @@ def _pulled(reply: Reply, accept: str) -> PullResult:
     if accept == ARROW:
         media = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media != ARROW:  # as of a proxy's page
-            raise ClientError(f"a pull of an Arrow stream was answered with {media!r}", status=reply.status)
+            raise ClientError(f"the broker answered a pull of an Arrow stream with {media!r}", status=reply.status)
         lease = reply.headers.get("lease")
         return PullResult(lease, [reply.body] if lease else [])
     found = decode_pull(reply.body)

@@ -259,7 +259,7 @@ _SUFFIXES: dict[str, Format] = {
 
 
 class ImportedRows(msgspec.Struct, frozen=True):
-    """The rows of a file in one segment; other messages may lie between the first offset and the last."""
+    """The rows of a file in one segment. Other messages may lie between the first and last offsets."""
 
     segment: int
     first_offset: int
@@ -344,9 +344,9 @@ def import_rows(
 
 
 class WriteState(msgspec.Struct, frozen=True):
-    """The newest write of a writer, of so many `uploads`. `count` of its rows are durable, in `segments`; once its
-    `state` is `done`, all `rows` are. `duplicate` says that an earlier request had begun it; the `problem` is why a
-    `failed` one has published nothing."""
+    """The newest write of a writer, with `uploads` uploads. `count` rows are durable so far, in `segments`; once
+    `state` is `done`, all `rows` are. `duplicate` means that an earlier request started the write. `problem` is the
+    reason why a `failed` write published nothing."""
 
     writer: str
     number: int

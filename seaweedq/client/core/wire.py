@@ -10,9 +10,9 @@ from msgspec import UNSET, UnsetType
 
 
 class Reference(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A payload in the store: its URI, size in bytes, SHA-256 in hex, content type.
+    """A payload in the store: its URI, size in bytes, SHA-256 in hex, and content type.
 
-    `url` gets it without credentials for a short time, and is not printed; None if there is no such URL.
+    `url` downloads the payload without credentials for a short time, and is not printed; None if there is no such URL.
     """
 
     uri: str

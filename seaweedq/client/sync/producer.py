@@ -1,6 +1,5 @@
-"""The sync producer: threads that send the messages that `send` gathers, threads that upload a few payloads at a time
-in the order of the messages, and receipts that are like futures.
-"""
+"""The sync producer: threads send the messages that `send` collects, other threads upload a few payloads at a time in
+message order, and receipts are like futures."""
 
 import atexit
 import os
@@ -93,7 +92,7 @@ _LEAVE_S = 2.0
 
 
 class Uploads:
-    """Runs uploads; the thread of each one calls `done` with its result."""
+    """Runs uploads; each upload's thread calls `done` with the result."""
 
     def __init__(self, run: Callable[..., Any], done: Callable[[Placeholder[Any], SentLine | Exception], None]) -> None:
         self._run, self._done = run, done
@@ -146,15 +145,14 @@ _MOST_THREADS = 32
 
 
 class Producer:
-    """Gathers messages and publishes them in batches, each exactly once. Threads may share it.
+    """Collects messages and publishes them in batches, each message exactly once. Threads may share a producer.
 
-    Receipts report failed messages, and the error is also raised once: by the next `send`, `flush` or `close`. The
-    producer can be used after it. Leaving a `with` flushes, except for an interrupt (KeyboardInterrupt, SystemExit):
-    that leaves at once, and messages that are not acknowledged by then may be lost.
+    The receipts of failed messages have the error. The next `send`, `flush` or `close` also raises the error once; the
+    producer can still be used after that. Leaving a `with` flushes. An interrupt (KeyboardInterrupt, SystemExit) leaves
+    immediately instead, and messages that are not acknowledged by then may be lost.
 
-    It belongs to the process that made it: in a forked one `send`, `send_file`, `send_table` and `flush` raise
-    ClientError, and `close` does nothing, since the parent sends the waiting messages.
-    """
+    A producer belongs to the process that made it. In a forked process, `send`, `send_file`, `send_table` and `flush`
+    raise ClientError, and `close` does nothing, because the parent sends the waiting messages."""
 
     def __init__(
         self,
@@ -190,7 +188,7 @@ class Producer:
         timestamp: datetime | str | None = None,
         expires_in_s: float | None = None,
     ) -> Receipt:
-        """Accepts a message, which is sent within `linger_ms`. Waits while the buffer holds `max_buffer_bytes`.
+        """Adds a message to the buffer, to be sent within `linger_ms`. Waits while the buffer holds `max_buffer_bytes`.
 
         `value` is any JSON value, a msgspec.Raw with JSON text, or bytes for a `bytes` topic. Raises TypeError and
         ValueError for an invalid message. Raises the error of an earlier batch; this message is then not accepted.
@@ -231,14 +229,14 @@ class Producer:
         timestamp: datetime | str | None = None,
         expires_in_s: float | None = None,
     ) -> Receipt:
-        """Accepts a file as a message: the producer uploads it in the background, and publishes it by reference.
+        """Publishes a file as a message: the producer uploads the file in the background, and publishes it by
+        reference.
 
-        Later messages wait for the upload, so that the order is kept. The file must not change until then.
-        `content_type` defaults to the type of the name's suffix. `progress(bytes, total)` reports the upload's
-        progress, from any thread. Raises OSError immediately if the file cannot be read, otherwise raises as `send`
-        does. The receipt raises UploadMismatch, UploadExpired, PayloadTooLarge and others; nothing is left of a failed
-        upload.
-        """
+        Later messages wait for the upload, so that the order is kept. The file must not change before the upload is
+        complete. `content_type` defaults to the type of the name's suffix. `progress(bytes, total)` reports the
+        upload's progress, from any thread. Raises OSError immediately if the file cannot be read, and otherwise the
+        errors of `send`. The receipt raises UploadMismatch, UploadExpired, PayloadTooLarge and others; a failed upload
+        leaves nothing behind."""
         self._check_process()
         job = file_job(path, key, headers, content_type, progress, timestamp, expires_in_s)
         assert self._route.offload is not None
@@ -286,7 +284,7 @@ class Producer:
         return self._acknowledged
 
     def flush(self) -> None:
-        """Returns once all messages sent before are acknowledged or have failed. Raises the error of a failed batch."""
+        """Returns once all earlier messages are acknowledged or have failed. Raises the error of a failed batch."""
         self._check_process()
         with self._changed:
             is_answered = self._partition.close_open()
@@ -295,7 +293,7 @@ class Producer:
             self._raise_error()
 
     def close(self) -> None:
-        """Flushes and ends. Raises as `flush` does. Closing a closed producer does nothing."""
+        """Flushes and closes the producer. Raises the errors of `flush`. Closing a closed producer does nothing."""
         if self._is_forked:
             return
         with self._changed:
@@ -322,11 +320,11 @@ class Producer:
         except Exception as failed:  # of a file also an OSError
             if error is None:
                 raise
-            error.add_note(f"moreover, the producer failed: {failed}")
+            error.add_note(f"the producer also failed: {failed}")
 
     def _abandon(self) -> None:
-        """Leaves without waiting for brokers, since an interrupt should end the program at once; the threads are not
-        joined."""
+        """Leaves without waiting for brokers, because an interrupt should end the program immediately; the threads are
+        not joined."""
         with self._changed:
             self._closing = True
             self._work.notify()
@@ -343,8 +341,8 @@ class Producer:
         does not exist here."""
         if self._is_forked:
             raise ClientError(
-                f"the producer of topic {self._route.topic} belongs to process {self._process}, of which this one, "
-                f"{os.getpid()}, is a fork; make a producer in this process"
+                f"the producer of topic {self._route.topic} belongs to process {self._process}, from which this "
+                f"process, {os.getpid()}, was forked; make a producer in this process"
             )
 
     def _wait_for_room(self, size: int) -> None:

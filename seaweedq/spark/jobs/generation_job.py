@@ -307,7 +307,7 @@ class GenerationJob:
 
 def _gone(topic: str, losses: Sequence[Loss]) -> str:
     said = "; ".join(map(str, losses[:10])) + (f"; and {len(losses) - 10} more" if len(losses) > 10 else "")
-    return f"rows of topic {topic!r} are gone ({said}), before they"
+    return f"rows of topic {topic!r} were deleted ({said}) before they"
 
 
 @contextmanager

@@ -190,7 +190,7 @@ async def test_rows_that_are_not_behind_the_chain_are_not_written(caplog: pytest
     one = await filled((b"a",), (b"b",))
     head = [(rows.first, rows.rows) for rows in one.tail.head(1 << 20)]
     for torn in (head[1:], [head[0], head[0]]):
-        with pytest.raises(InvariantViolated, match="are written to topics/t/segment=0/, which ends at"):
+        with pytest.raises(InvariantViolated, match="cannot be written to topics/t/segment=0/, which ends at offset"):
             await WRITER.append(one.source, one.chain, torn, one.producers, 0)
     assert await one.chain.names() == []
     assert caplog.text.count("invariant violated") == 2

@@ -345,7 +345,7 @@ def test_seals_are_carried_out_and_said() -> None:
 
 def test_a_topic_that_cannot_go_on_is_said() -> None:
     made = planned(state(T, S), {3: None})
-    assert "segment 3 has no file" in made.topics["t"].damage[0]
+    assert "segment 3 has lost its files" in made.topics["t"].damage[0]
 
 
 def test_a_plan_of_a_plan_is_the_same_but_for_counters() -> None:

@@ -90,7 +90,7 @@ def test_coordination_is_not_in_use(cluster: ClusterRecord | None, reason: str) 
 
 def test_all_signs_are_said_in_one_line_with_the_command() -> None:
     line = told([Sign("round", "one"), Sign("journal", "two")], "store x, coordination y")
-    assert line.startswith("store x, coordination y: coordination went back: one; two.")
+    assert line.startswith("store x, coordination y: coordination was restored to an earlier state: one; two.")
     assert f"`{COMMAND}`" in line
     assert "\n" not in line
 

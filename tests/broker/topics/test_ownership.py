@@ -177,9 +177,9 @@ def test_nothing_is_left_where_all_live() -> None:
 @pytest.mark.parametrize(
     ("journal", "state", "says"),
     [
-        (held(), "recovering", "of kind file"),
+        (held(), "recovering", "(kind file)"),
         (held(path="/data"), "recovering", "in the folder /data"),
-        (held(needs_newer=True, lowest=2, highest=9), "needs-newer-broker", "of levels 2 to 9"),
+        (held(needs_newer=True, lowest=2, highest=9), "needs-newer-broker", "levels 2 to 9)"),
         (held(left=("u",)), "partly-recovered", "cannot be read: u"),
         (held(recovered=True), "unassigned", "about to give them"),
         (Unreadable("journals/dead", "of level 9", 3), "needs-newer-broker", "of level 9"),

@@ -148,4 +148,4 @@ def test_a_budget_at_which_publishes_would_run_out_of_time_is_refused(per_s: flo
 def test_the_log_says_at_the_start_which_it_is(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         journal_setup(Settings(store=S3, journal="object"), SystemClock(), SystemIds(), {})
-    assert "at most 8 per second in the long run, since this store charges for puts" in caplog.text
+    assert "at most 8 per second in the long run, because this store charges for puts" in caplog.text

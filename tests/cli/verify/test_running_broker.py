@@ -196,7 +196,7 @@ def test_files_of_a_segment_that_the_broker_does_not_know_are_found(broker: Brok
     shutil.copytree(first.parent, first.parent.with_name("segment=9"))
     done = verify(broker, "grown")
     assert done.returncode == 1
-    assert "segment=9/: is in files, but the broker does not know of it" in done.stdout
+    assert "segment=9/: is in files, but the broker does not know the segment" in done.stdout
 
 
 def test_what_cannot_be_looked_at_is_told_apart_from_damage(broker: BrokerProcess) -> None:

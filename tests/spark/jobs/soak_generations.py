@@ -163,7 +163,7 @@ def test_what_retention_took_meanwhile_is_named(
 
         monkeypatch.setattr(generation_job, "planned_frame", overtaken)
         to = Target(str(tmp_path))
-        with pytest.raises(ClientError, match=r"are gone \(segment 0, offsets 0 to \d0\), before they were "):
+        with pytest.raises(ClientError, match=r"were deleted \(segment 0, offsets 0 to \d0\) before they were "):
             compact(spark, "t", broker.url, to, Rules()) if kind == "compact" else export(spark, "t", broker.url, to)
     assert not list(tmp_path.glob("gen=*"))
 

@@ -161,7 +161,7 @@ def test_what_retention_took_unread_is_named(
         wait_for(lambda: client.segments("t")[0]["start_offset"] > 10)
         start = client.segments("t")[0]["start_offset"]
         with pytest.raises(
-            ClientError, match=rf"are gone \(segment 0, offsets 10 to {start}\), before they were exported. With"
+            ClientError, match=rf"were deleted \(segment 0, offsets 10 to {start}\) before they were exported. With"
         ):
             export(spark, "t", broker.url, to)
         publish(client, "t", 40, 50)

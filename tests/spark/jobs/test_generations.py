@@ -285,7 +285,7 @@ def test_records_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(ClientError, match=f"has the form {FORM + 1}; this version reads {FORM}"):
         there.newest()
     path.write_text(text[:-5])
-    with pytest.raises(ClientError, match=r"1.json is no record of a generation"):
+    with pytest.raises(ClientError, match=r"1.json is not the record of a generation"):
         there.newest()
     path.write_text(text)
     assert there.newest() == generation

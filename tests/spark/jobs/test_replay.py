@@ -88,7 +88,7 @@ def test_a_checkpoint_is_of_one_replay(client: Client, broker: BrokerProcess, co
     assert command(*asked)[:2] == (0, "replayed 0 rows of source into late\n")
     for changed, said in (
         ([*asked, "--where", "false"], "this replay is topic 'source'"),
-        ([*asked, "--into", "other"], f"the checkpoint {place} is that of topic 'source'"),
+        ([*asked, "--into", "other"], f"the checkpoint {place} belongs to topic 'source'"),
     ):
         code, out, err = command(*changed)
         assert (code, out) == (1, "")
