@@ -19,7 +19,7 @@ pytestmark = [
 ]
 TOKEN = "the-token-of-these-tests-may-do-everything"
 SHOWN = {"authorization": f"Bearer {TOKEN}"}
-FORM = "This broker asks for a token"
+FORM = "This broker requires a token"
 PAYLOAD = b"a payload by reference" * 100
 KEPT = "JSON.stringify([document.cookie, location.href, {...localStorage}, {...sessionStorage}])"
 
@@ -58,12 +58,12 @@ async def test_a_token_is_asked_for_shown_and_forgotten(console: tuple[Page, Ser
         assert await page.run("document.documentElement.scrollWidth") <= 320
         assert await page.run(UNNAMED) == []
         assert await page.run(FAINT) == []
-    for wrong, why in (("a token", "no blanks"), ("sq1_wrong", "That did not work")):
+    for wrong, why in (("a token", "no blanks"), ("sq1_wrong", "Request failed")):
         await page.fill("Token", wrong)
-        await page.click("Use it")
+        await page.click("Use token")
         await page.shows(FORM, why)
     await page.fill("Token", f" {TOKEN}\n")
-    await page.click("Use it")
+    await page.click("Use token")
     await page.click("orders")
     await page.shows("payload of")
     assert TOKEN not in await page.run(KEPT)
@@ -78,7 +78,7 @@ async def test_a_token_is_asked_for_shown_and_forgotten(console: tuple[Page, Ser
     await page.send("Page.reload")
     await page.shows(FORM)
     await page.fill("Token", TOKEN)
-    await page.click("Use it")
+    await page.click("Use token")
     await page.shows("payload of")
     await page.click("Forget the token")
     await page.shows(FORM)

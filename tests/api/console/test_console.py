@@ -93,17 +93,17 @@ async def test_a_person_creates_publishes_reads_changes_and_deletes(tmp_path: Pa
         await page.click("Create the first topic")
         await page.fill("Name", "Not A Name")
         await page.click("Create")
-        await page.shows("That did not work", "Not A Name")
+        await page.shows("Request failed", "Not A Name")
         await page.fill("Name", "orders")
         await page.click("Create")
         await page.click("orders")
-        await page.shows("No message here")
+        await page.shows("No messages found")
         await page.click("Publish")
         await page.fill("Value, as JSON", "{")
         await page.shows("Not JSON")
         await page.fill("Value, as JSON", f'{{"big": {BIG}, "text": "<i>x</i>"}}')
-        await page.fill("Key (may be empty)", "ada")
-        await page.fill("Headers (may be empty)", "source: console")
+        await page.fill("Key (optional)", "ada")
+        await page.fill("Headers (optional)", "source: console")
         await page.run("document.querySelector('form button[type=submit]').click()")
         await page.click("0-0")
         await page.shows("From an offset on")
@@ -112,7 +112,7 @@ async def test_a_person_creates_publishes_reads_changes_and_deletes(tmp_path: Pa
         await page.fill("Messages", "key")
         await page.fill("Key", "nobody")
         await page.click("Show")
-        await page.shows("1 message searched: no others can have this key", "No message here")
+        await page.shows("1 message searched: no other message can have this key", "No messages found")
         await page.fill("Key", "ada")
         await page.click("Show")
         await page.shows("0-0")
@@ -188,14 +188,14 @@ async def test_a_search_for_a_key_reads_its_places_and_follows_what_was_asked(tm
             if one["low"] <= hash_key("k9") < one["high"]
         ]
         assert 1 < segment["end_offset"] < 32
-        await page.shows(f"{segment['end_offset']} messages searched: no others can have this key")
+        await page.shows(f"{segment['end_offset']} messages searched: no other message can have this key")
         assert await page.run("document.querySelectorAll('.messages tbody tr').length") == 1
 
         await page.open(f"{serving.url}/#/topics/orders/messages/{segment['id']}/0")
         await page.shows("From an offset on", "Next messages")
         await page.fill("Messages", "newest")  # and nothing is asked for yet
         await page.click("Next messages")
-        await page.shows("No message here")
+        await page.shows("No messages found")
         assert await page.run("document.querySelector('.search select').value") == "offset"
 
 
@@ -204,14 +204,14 @@ async def test_errors_are_told_and_a_broker_that_ends_leaves_what_it_said_last(t
     async with console(tmp_path) as (page, serving, http):
         for place in ("#/topics/nobody", "#/topics/nobody/segments"):
             await page.open(f"{serving.url}/{place}")
-            await page.shows("That did not work", "nobody")
+            await page.shows("Request failed", "nobody")
         await page.open(f"{serving.url}/#/nothing/%zz")
         await page.shows("Nothing here")
         await fill(http)
         await page.open(f"{serving.url}/")
         await page.shows("orders", "40")
         await page.press("Tab")  # the way past the navigation comes first
-        assert await page.run("document.activeElement.innerText") == "To the content"
+        assert await page.run("document.activeElement.innerText") == "Skip to content"
         await page.press("Enter")
         assert await page.run("document.activeElement.id") == "main"
         await page.open(f"{serving.url}/#/brokers")

@@ -60,7 +60,7 @@ async def test_the_past_is_drawn_pointed_at_zoomed_and_told_in_words(tmp_path: P
     async with behind(tmp_path, Past().answers()) as (page, url, _, _):
         await page.size(1280, 1000)
         await page.open(f"{url}#/topics/big/keys")
-        await page.shows("Point at a place", "The leader, b0.1f2e", "10,000")
+        await page.shows("Point at a position", "The leader, b0.1f2e", "10,000")
         await page.until(f"{COLOURS} > 5")
         await page.run("document.querySelector('.plane').focus()")
         await page.press("ArrowLeft")
@@ -73,10 +73,10 @@ async def test_the_past_is_drawn_pointed_at_zoomed_and_told_in_words(tmp_path: P
         await page.until(f"{SAYS}.includes('split')  || {SAYS}.includes('then 99') || {SAYS}.includes('of ')")
         assert await page.run("document.activeElement.className") == "plane"
         await page.press("+")
-        await page.shows("A part of it")
+        await page.shows("Zoomed in")
         await page.until(f"{COLOURS} > 2")
         await page.press("0")
-        await page.until("!document.body.innerText.includes('A part of it')")
+        await page.until("!document.body.innerText.includes('Zoomed in')")
         await page.run("document.querySelector('input[role=switch]').click()")
         await page.shows("What each segment took", "Splits, merges and rolls", "merge", "split", "hash 89478485: 75%")
         rows = await page.run("document.querySelectorAll('table')[1].querySelectorAll('tbody tr').length")
@@ -102,10 +102,10 @@ async def test_a_drag_shows_a_part_and_a_tap_tells_a_place(tmp_path: Path) -> No
         await mouse(page, "mousePressed", box, 0.3, 0.2)
         await mouse(page, "mouseMoved", box, 0.6, 0.5)
         await mouse(page, "mouseReleased", box, 0.6, 0.5)
-        await page.shows("A part of it")
+        await page.shows("Zoomed in")
         await page.click("Zoom in")
         await page.click("Reset to live")
-        await page.until("!document.body.innerText.includes('A part of it')")
+        await page.until("!document.body.innerText.includes('Zoomed in')")
 
 
 async def mouse(page: Page, kind: str, box: list[float], x: float, y: float) -> None:
@@ -132,7 +132,7 @@ async def test_all_pages_work_below_a_path_prefix(tmp_path: Path) -> None:
         await page.open(f"{url}#/topics/orders/files")
         await page.shows(".parquet")
         await page.open(f"{url}#/brokers")
-        await page.shows("Nothing: every segment has an owner", "Owners on the key space", "100%")
+        await page.shows("Nothing: every segment has an owner", "Owners of the key space", "100%")
 
 
 @pytest.mark.long
@@ -143,7 +143,7 @@ async def test_nothing_no_leader_and_a_broker_that_ends_while_it_is_looked_at(
     async with console(tmp_path) as (page, serving, http):
         await http.put("/v1/topics/idle")
         await page.open(f"{serving.url}/#/topics/idle/keys")
-        await page.shows("The leader", "nothing in this time", "Point at a place")
+        await page.shows("The leader", "none in this time", "Point at a position")
         await page.run("document.querySelector('input[role=switch]').click()")
         await page.shows("What each segment took", "None in this time")
 
@@ -155,7 +155,7 @@ async def test_nothing_no_leader_and_a_broker_that_ends_while_it_is_looked_at(
         await page.open(f"{serving.url}/#/topics")
         await page.until("document.querySelector('h1').innerText === 'Topics'")  # else the page goes on as it was
         await page.open(f"{serving.url}/#/topics/idle/keys")
-        await page.shows("That did not work", "the cluster has no leader")
+        await page.shows("Request failed", "the cluster has no leader")
         monkeypatch.undo()
         await page.shows("The leader")
         serving.stop.ask()

@@ -56,11 +56,11 @@ async def test_pages_count_subscriptions_and_show_the_states_of_their_consumers(
         await http.post("/v1/topics/t20/messages", json={"messages": [{"value": n} for n in range(40)]})
         await page.click("last")
         await page.run(LOOKS_AGAIN)
-        await page.until("document.body.innerText.split('no consumer now').length === 3")  # of a segment, too
-        assert "delivers" not in await page.run("document.body.innerText")
+        await page.until("document.body.innerText.split('no consumers').length === 3")  # of a segment, too
+        assert "delivering" not in await page.run("document.body.innerText")
         lease = (await http.post(f"{sub}/pull", json={"max_messages": 30})).json()["lease"]
         await page.run(LOOKS_AGAIN)
-        await page.shows("delivers")
+        await page.shows("delivering")
         assert "no consumer" not in await page.run("document.body.innerText")
         await http.post(f"{sub}/ack", json={"lease": lease})
         lease = (await http.post(f"{sub}/pull", json={})).json()["lease"]
@@ -95,7 +95,7 @@ async def test_sizes_of_files_stand_beside_tails_and_long_names_hide_no_column(
         await http.post(f"/v1/topics/{LONG}/messages", json={"messages": [message]})
         await page.size(1280, 900)
         await page.open(f"{serving.url}/")
-        await page.shows("In no file yet")
+        await page.shows("Not in files yet")
         cells = "[...document.querySelectorAll('tbody td.number')].slice(1, 3).map((one) => one.innerText)"
         await page.until(f"{cells}[0] === '0 B' && {cells}[1] !== '0 B' && {cells}[1] !== '–'")
         await http.post(f"/v1/topics/{LONG}/flush")
@@ -136,15 +136,15 @@ async def test_a_page_of_messages_tells_of_more_and_has_sealed_segments_newest(
         await page.open(f"{serving.url}/#/topics/cut")
         await page.fill("At most", "20")
         await page.click("Show")
-        await page.shows("The newest 20; the segments have about 30 older ones")
+        await page.shows("The newest 20 messages; about 30 older messages are not shown")
         await page.fill("Messages", "key")
         await page.fill("Key", "a")
         await page.click("Show")
-        await page.shows("50 messages searched", "The newest 20 messages; there are more")
+        await page.shows("50 messages searched", "The newest 20 messages; more messages are not shown")
         await page.fill("Messages", "time")
-        await page.fill("Time, here", "2025-12-30T00:00:00")
+        await page.fill("Local time", "2025-12-30T00:00:00")
         await page.click("Show")
-        await page.shows("The first 20 messages; there are more")
+        await page.shows("The first 20 messages; more messages are not shown")
 
         newest = {"key": "b", "value": "the newest one", "timestamp": text(datetime.now(UTC))}
         await http.post("/v1/topics/cut/messages", json={"messages": [newest]})
@@ -153,7 +153,7 @@ async def test_a_page_of_messages_tells_of_more_and_has_sealed_segments_newest(
         await page.open(f"{serving.url}/?#/topics/cut")
         await page.fill("At most", "20")
         await page.click("Show")
-        await page.shows("The newest 20;", "the newest one")
+        await page.shows("The newest 20 messages;", "the newest one")
 
 
 async def test_what_is_left_out_of_a_table_is_told(tmp_path: Path) -> None:
@@ -179,9 +179,9 @@ async def test_what_is_left_out_of_a_table_is_told(tmp_path: Path) -> None:
         await page.open(f"{url}#/topics")
         await page.shows("which are not shown: later", "≥ ")
         await page.open(f"{url}#/topics/big/files")
-        await page.shows("The first 3 files, 3 MiB; more follow", "List more files", "Of these removed", "1,234")
+        await page.shows("The first 3 files, 3 MiB; more files follow", "List more files", "Deleted by retention", "1,234")
         await page.shows("read these segments, which are not shown: 77", "≥ ")
         await page.open(f"{url}#/topics/big/segments")
-        await page.shows("Show 6 sealed segments", "Messages a second")
+        await page.shows("Show 6 sealed segments", "Messages per second")
         await page.open(f"{url}#/subscriptions")
         await page.shows("which are not shown: big/newer")

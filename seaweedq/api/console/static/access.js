@@ -4,8 +4,8 @@ import { bytesOf, forgetToken, giveToken, hasToken } from "./api.js";
 import { submits } from "./topic_forms.js";
 import { Failure, Fragment, html, Input, useAction, useState } from "./ui.js";
 
-const HELP = "The first token is in the file admin-token in the data folder of a broker with embedded coordination, else in the file that "
-  + "admin_token_file names; with it, seaweedq token create makes others. This page keeps a token in memory alone: a reload forgets it.";
+const HELP = "The first token is in the file admin-token in the broker's data folder (with embedded coordination), or in the file that "
+  + "admin_token_file names. To issue more tokens, run seaweedq token create. This page keeps the token only in memory: a reload forgets it.";
 
 /** Asks for a token; `onGiven` is called once the broker has taken it. */
 export function TokenForm({ onGiven }) {
@@ -14,12 +14,12 @@ export function TokenForm({ onGiven }) {
     await giveToken(text.trim());
     onGiven();
   });
-  return html`<h1>This broker asks for a token</h1>
+  return html`<h1>This broker requires a token</h1>
     <form onSubmit=${submits(give)} class="narrow">
       <${Input} label="Token" type="password" help=${HELP} value=${text} onValue=${type} required autofocus autocomplete="off" spellcheck="false" />
-      ${!isSecureContext && html`<p>This page came without TLS: whoever can read packets on the way reads the token.</p>`}
+      ${!isSecureContext && html`<p>This page was loaded without TLS: anyone who can read the network traffic can read the token.</p>`}
       <${Failure} error=${error} />
-      <button type="submit" disabled=${isRunning} aria-busy=${isRunning}>Use it</button>
+      <button type="submit" disabled=${isRunning} aria-busy=${isRunning}>Use token</button>
     </form>`;
 }
 

@@ -50,7 +50,7 @@ function App() {
     seen.current = subject;
   }, [subject]);
   return html`<div>
-    <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>To the content</a>
+    <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to content</a>
     <header class="container top">
       <a href="#/topics" class="brand"><img src="console/icon.svg" alt="" width="24" height="24" /> seaweedq</a>
       <nav aria-label="Pages of the console"><ul>${PAGES.map(([page, title]) => html`<li>
@@ -72,7 +72,7 @@ function Page({ place: [page, name, tab, ...more] }) {
   if (page === "topics") return html`<${Topic} key=${name} name=${name} tab=${tab} place=${more} />`;
   if (page === "subscriptions") return html`<${Subscriptions} key=${name} topic=${name} />`;
   if (page === "brokers") return html`<${Brokers} />`;
-  return html`<h1>Nothing here</h1><p>The console has no page of this name. <a href="#/topics">Topics</a></p>`;
+  return html`<h1>Page not found</h1><p>The console has no such page. <a href="#/topics">Topics</a></p>`;
 }
 
 function Theme() {

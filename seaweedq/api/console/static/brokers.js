@@ -21,28 +21,28 @@ function Cluster({ of: cluster }) {
     { title: "Messages/s", number: true, of: (one) => rate(one.messages_per_s) },
     { title: "Bytes/s", number: true, of: (one) => size(one.bytes_per_s) },
     { title: "Memory", of: (one) => html`<${Memory} of=${one} />` },
-    { title: "In no file yet", number: true, of: (one) => size(one.tail_bytes) },
-    { title: "Oldest of it", number: true, of: (one) => (one.tail_bytes ? duration(one.oldest_tail_s) : NONE) },
-    { title: "In the journal", number: true, of: (one) => size(one.unreleased_journal_bytes) },
+    { title: "Not in files yet", number: true, of: (one) => size(one.tail_bytes) },
+    { title: "Age of the oldest", number: true, of: (one) => (one.tail_bytes ? duration(one.oldest_tail_s) : NONE) },
+    { title: "Journal", number: true, of: (one) => size(one.unreleased_journal_bytes) },
     { title: "Zone", of: (one) => html`<${Name} of=${one.zone || "none"} />` },
-    { title: "Version", of: (one) => one.version || "before levels" },
+    { title: "Version", of: (one) => one.version || "too old for levels" },
     { title: "Reads levels", of: (one) => `${one.lowest_level} to ${one.highest_level}` },
     { title: "URL", of: (one) => html`<code><${Name} of=${one.url} /></code>` },
   ];
   return html`
     <${Figures} of=${[["Brokers", count(cluster.brokers.length)], ["Leader", cluster.leader || html`<span class="mark bad">none</span>`], ["Level", levelOf(cluster)], ["Cluster", cluster.cluster]]} />
     <p>Store: <code class="break">${cluster.store}</code></p>
-    ${cluster.too_old.length > 0 && html`<p>These keep the cluster from level ${cluster.level_newest}: ${cluster.too_old.join(", ")}.</p>`}
+    ${cluster.too_old.length > 0 && html`<p>These brokers prevent level ${cluster.level_newest}: ${cluster.too_old.join(", ")}.</p>`}
     <${Unreadable} of=${cluster.unreadable} thing="brokers" />
     <${Table} label="Brokers" columns=${columns} rows=${cluster.brokers} keyOf=${(one) => one.id} />
-    <p><small><em>In no file yet</em> are acknowledged messages in memory and in the journal alone, and <em>oldest of it</em> is how far files are behind; <em>in the journal</em> is what a start after a crash would read.</small></p>
+    <p><small><em>Not in files yet</em>: acknowledged messages that are only in memory and in the journal. <em>Age of the oldest</em>: how far the files are behind. <em>Journal</em>: the bytes that a recovery after a crash would read.</small></p>
     <${Left} of=${cluster.left_behind} />
     <${Owners} brokers=${cluster.brokers} />`;
 }
 
 function levelOf(cluster) {
-  if (cluster.level_written < cluster.level) return `${cluster.level}, rising from ${cluster.level_written}`;
-  return cluster.level_possible > cluster.level ? `${cluster.level}, could be ${cluster.level_possible}` : String(cluster.level);
+  if (cluster.level_written < cluster.level) return `${cluster.level}, being upgraded from ${cluster.level_written}`;
+  return cluster.level_possible > cluster.level ? `${cluster.level}, upgrade to ${cluster.level_possible} possible` : String(cluster.level);
 }
 
 function stateOf(one) {
@@ -68,13 +68,13 @@ function Left({ of: left }) {
     { title: "Broker", of: (one) => html`<${Name} of=${one.broker || "none yet"} />` },
     { title: "State", of: (one) => html`<span class="mark bad">${one.state}</span>` },
     { title: "Segments", number: true, of: (one) => count(one.segments) },
-    { title: "Topics, 20 at most", of: (one) => one.topics.map((name) => html`<a href=${`#/topics/${encodeURIComponent(name)}/segments`}><${Name} of=${name} /></a> `) },
+    { title: "Topics (at most 20)", of: (one) => one.topics.map((name) => html`<a href=${`#/topics/${encodeURIComponent(name)}/segments`}><${Name} of=${name} /></a> `) },
     { title: "Why", of: (one) => one.why },
   ];
-  return html`<h2>What waits</h2>
+  return html`<h2>Waiting for an owner or a recovery</h2>
     ${left.length === 0
-      ? html`<p>Nothing: every segment has an owner that lives, and no journal waits to be recovered.</p>`
-      : html`<${Table} label="What brokers that are gone have left" columns=${columns} rows=${left} keyOf=${(one) => one.broker || ""} />`}`;
+      ? html`<p>Nothing: every segment has a running owner, and no journal needs recovery.</p>`
+      : html`<${Table} label="Left behind by dead brokers" columns=${columns} rows=${left} keyOf=${(one) => one.broker || ""} />`}`;
 }
 
 /** Which keys of a topic each broker owns. */
@@ -85,7 +85,7 @@ function Owners({ brokers }) {
   const topic = names.includes(chosen) ? chosen : names[0] || "";
   if (!list.data) return list.error ? html`<${Failure} error=${list.error} />` : html`<p aria-busy="true">Loading</p>`;
   if (!topic) return null;
-  return html`<h2>Owners on the key space</h2>
+  return html`<h2>Owners of the key space</h2>
     <${Field} label="Topic">${(id) => html`<select id=${id} class="short" value=${topic} onChange=${(event) => choose(event.target.value)}>${names.map((one) => html`<option value=${one}>${one}</option>`)}</select>`}<//>
     <${OwnersOf} key=${topic} topic=${topic} brokers=${brokers} />`;
 }
@@ -99,7 +99,7 @@ function Owned({ segments, brokers }) {
   const rows = useMemo(() => ownedBy(segments, brokers.map((one) => one.id)), [segments, brokers]);
   const columns = [
     { title: "Broker", of: (one) => (one.owner && html`<${Name} of=${one.owner} />`) || html`<span class="mark bad">unassigned</span>` },
-    { title: "Keys", of: (one) => html`<span class="wide"><${Bar} ranges=${one.ranges.slice(0, MOST_RANGES)} label=${`${count(one.ranges.length)} ranges of the keys`} /></span>${one.ranges.length > MOST_RANGES && ` the first ${MOST_RANGES} of ${count(one.ranges.length)} ranges`}` },
+    { title: "Keys", of: (one) => html`<span class="wide"><${Bar} ranges=${one.ranges.slice(0, MOST_RANGES)} label=${`${count(one.ranges.length)} key ranges`} /></span>${one.ranges.length > MOST_RANGES && ` the first ${MOST_RANGES} of ${count(one.ranges.length)} ranges`}` },
     { title: "Share", number: true, of: (one) => share(0, one.keys) },
     { title: "Segments", number: true, of: (one) => count(one.segments) },
     { title: "Messages/s", number: true, of: (one) => rate(one.rate) },

@@ -16,7 +16,7 @@ export function Files({ topic }) {
     add({ files: [...more.files, ...page.files], next: page.next || "" });
   });
   return html`
-    <p>All rows below <em>In files to</em> of each segment are in these files. The directory: <code class="break">${topic.path}</code></p>
+    <p>For each segment, these files contain all rows below <em>In files up to</em>. Directory: <code class="break">${topic.path}</code></p>
     ${lines(topic).map(([title, text]) => html`<h3>${title}</h3><${Code} text=${text} label=${`${topic.name} in ${title}`} />`)}
     <h2>Files</h2>
     <${Polled} of=${first}>${(data) => html`<${List} files=${[...data.files, ...more.files]} isAll=${!next} />
@@ -26,7 +26,7 @@ export function Files({ topic }) {
 
 function List({ files, isAll }) {
   const [rows, buttons] = usePages(files, PAGE);
-  if (files.length === 0 && isAll) return html`<p>No file yet: messages wait in memory and in the journal until they make one.</p>`;
+  if (files.length === 0 && isAll) return html`<p>No files yet: messages stay in memory and in the journal until the broker writes a file.</p>`;
   const columns = [
     { title: "Segment", of: (one) => one.segment },
     { title: "File", of: (one) => html`<code>segment=${one.segment}/${one.name}</code>` },
@@ -34,7 +34,7 @@ function List({ files, isAll }) {
     { title: "Size", number: true, of: (one) => size(one.bytes) },
     { title: "Newest message", number: true, of: (one) => (one.max_timestamp ? `${age(one.max_timestamp)} ago` : NONE) },
   ];
-  return html`<p>${isAll ? "" : "The first "}${counted(files.length, "file")}, ${size(files.reduce((sum, one) => sum + one.bytes, 0))}${isAll ? "" : "; more follow, which are not counted"}</p>
+  return html`<p>${isAll ? "" : "The first "}${counted(files.length, "file")}, ${size(files.reduce((sum, one) => sum + one.bytes, 0))}${isAll ? "" : "; more files follow"}</p>
     <${Table} label="Files" columns=${columns} rows=${rows} keyOf=${(one) => `${one.segment}/${one.name}`} />${buttons}`;
 }
 

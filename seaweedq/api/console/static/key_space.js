@@ -12,7 +12,7 @@ const SHORT_MS = 120_000; // a history that has just begun is not drawn wider
 const MOST_CELLS = 8_000;
 const SPANS = [[0, "All that is known"], [300_000, "The last 5 minutes"], [900_000, "The last 15 minutes"], [HOUR_MS, "The last hour"]];
 const STEP = 1 / 40; // of the picture, by an arrow
-const HELP = "Arrow keys move the cross, with Shift the picture. Plus and minus zoom, 0 shows all again, Page up and Page down go to the next segment.";
+const HELP = "Arrow keys move the cross, and with Shift the picture. Plus and minus zoom, 0 resets the zoom, and Page up and Page down go to the next segment.";
 
 export function KeySpace({ topic, map }) {
   const [zoom, setZoom] = useState(null); // the part that was chosen; null follows the present
@@ -26,7 +26,7 @@ export function KeySpace({ topic, map }) {
   return html`
     <div class="search">
       <${Field} label="Time">${(id) => html`<select id=${id} value=${zoom ? "" : span} onChange=${(event) => { setZoom(null); setSpan(Number(event.target.value)); }}>
-        ${zoom && html`<option value="">A part of it</option>`}${SPANS.map(([one, text]) => html`<option value=${one}>${text}</option>`)}</select>`}<//>
+        ${zoom && html`<option value="">Zoomed in</option>`}${SPANS.map(([one, text]) => html`<option value=${one}>${text}</option>`)}</select>`}<//>
       <label><input type="checkbox" role="switch" checked=${asTable} onChange=${(event) => setTable(event.target.checked)} />As tables</label>
     </div>
     <${Polled} of=${of}>${(history) => html`<${Shown} topic=${topic} map=${map} history=${history} span=${span} zoom=${zoom} setZoom=${setZoom} asTable=${asTable} />`}<//>`;
@@ -45,7 +45,7 @@ function Shown({ topic, map, history, span, zoom, setZoom, asTable }) {
   const choose = (next) => setZoom(next && within(next, bounds));
   const view = asTable ? html`<${Tables} data=${data} part=${part} />` : html`<${Picture} data=${data} part=${part} bounds=${bounds} choose=${choose} isAll=${!zoom} />`;
   return html`${view}
-    <p><small>The leader, ${history.leader}, has recorded what came in since ${time(history.from)}${history.cells.length === 0 && ": nothing in this time"}.</small></p>`;
+    <p><small>The leader, ${history.leader}, has recorded the inbound messages since ${time(history.from)}${history.cells.length === 0 && ": none in this time"}.</small></p>`;
 }
 
 /** Returns all that is drawn. Before `begin` nothing was recorded; segments that lived then are known if they are not removed. */
@@ -85,8 +85,8 @@ function Picture({ data, part, bounds, choose, isAll }) {
       <canvas aria-hidden="true"></canvas><canvas aria-hidden="true"></canvas>
     </div>
     <${Legend} scale=${data.scale} />
-    <p id="plane-help"><small>${HELP} With a mouse drag over a part to see it alone, or turn the wheel with Ctrl. <em>As tables</em> has the same in words.</small></p>
-    <div role="status" class="place">${at ? html`<${Place} at=${at} box=${box} data=${data} />` : html`<p>Point at a place for its segment, owner, rates and past.</p>`}</div>`;
+    <p id="plane-help"><small>${HELP} To zoom with a mouse, drag over a part, or turn the wheel with Ctrl. <em>As tables</em> shows the same data as text.</small></p>
+    <div role="status" class="place">${at ? html`<${Place} at=${at} box=${box} data=${data} />` : html`<p>Point at a position to see its segment, owner, rates and history.</p>`}</div>`;
 }
 
 function centreOf(part) {
@@ -203,11 +203,11 @@ function usePointer(plane, shown, part, pointAt, choose, draw) {
 function Place({ at, box, data }) {
   const one = box && box.segment != null ? data.segments.get(box.segment) : data.segments.get(boxAt(data.lives, at)?.id);
   const took = box && box.rate !== undefined;
-  const then = took ? `${rate(box.messages_per_s)} messages/s, ${size(box.bytes_per_s)}/s` : at.time < data.begin ? "not recorded" : one ? "nothing came in" : NONE;
+  const then = took ? `${rate(box.messages_per_s)} messages/s, ${size(box.bytes_per_s)}/s` : at.time < data.begin ? "not recorded" : one ? "no messages" : NONE;
   const hot = (took && box.hot_key) || one?.hot_key;
   return html`<${Figures} of=${[
     ["At", `${time(at.time)}, key hash ${count(at.key)} (${share(0, at.key)})`],
-    ["Segment", one ? one.id : took ? "several, too small to tell apart here" : "unknown, or removed"],
+    ["Segment", one ? one.id : took ? "several segments, too small to show" : "unknown or removed"],
     [took && box.isNow ? "Now" : "Then", then],
     ...(took ? [["Range", `${share(0, box.low)} to ${share(0, box.high)}, for ${duration((box.until - box.since) / 1000)}`]] : []),
     ...(hot ? [["Hot key", `hash ${hot.hash}: ${Math.round(hot.share * 100)}%`]] : []),
@@ -217,10 +217,10 @@ function Place({ at, box, data }) {
 
 function lifeOf(one) {
   const from = one.predecessors.length ? ` of ${one.predecessors.join(", ")}` : "";
-  const found = [["Its life", `since ${time(one.created_at)}${from}${one.sealed_at ? `, until ${time(one.sealed_at)}, then ${one.successors.join(", ")}` : `, ${age(one.created_at)}`}`]];
+  const found = [["Lifetime", `since ${time(one.created_at)}${from}${one.sealed_at ? `, until ${time(one.sealed_at)}, then ${one.successors.join(", ")}` : `, ${age(one.created_at)}`}`]];
   if (one.state !== "open") return [...found, ["Messages", count(one.end_offset)]];
   return [...found, ["Owner", one.owner || "unassigned"], ["Messages", count(one.end_offset)],
-    ["Now, over 10 s, 1 and 10 min", one.rates ? one.rates.messages_per_s.slice(0, 3).map(rate).join(", ") : NONE]];
+    ["Messages/s over 10 s, 1 min and 10 min", one.rates ? one.rates.messages_per_s.slice(0, 3).map(rate).join(", ") : NONE]];
 }
 
 function Legend({ scale }) {

@@ -30,7 +30,7 @@ function Search({ topic, first }) {
   return html`
     <form onSubmit=${submits(() => want({ ...form, depth: DEPTH }))} class="search">
       <${Select} label="Messages" value=${form.mode} onValue=${put("mode")} options=${MODES} />
-      ${form.mode === "time" && html`<${Input} label="Time, here" type="datetime-local" step="1" required value=${form.time} onValue=${put("time")} />`}
+      ${form.mode === "time" && html`<${Input} label="Local time" type="datetime-local" step="1" required value=${form.time} onValue=${put("time")} />`}
       ${form.mode === "offset" && html`<${Input} label="Segment" type="number" min="0" required value=${form.segment} onValue=${put("segment")} />
         <${Input} label="Offset" type="number" min="0" required value=${form.offset} onValue=${put("offset")} />`}
       ${form.mode === "key" && html`<${Input} label="Key" required value=${form.key} onValue=${put("key")} autocomplete="off" spellcheck="false" />`}
@@ -39,7 +39,7 @@ function Search({ topic, first }) {
     </form>
     <${Polled} of=${found}>${(data) => html`
       <${Notes} of=${data} wanted=${wanted} more=${more} />
-      ${data.messages.length === 0 ? html`<p>No message here.</p>` : html`<${List} topic=${topic} messages=${data.messages} />`}
+      ${data.messages.length === 0 ? html`<p>No messages found.</p>` : html`<${List} topic=${topic} messages=${data.messages} />`}
       ${wanted.mode === "offset" && !data.isEnd && html`<button type="button" class="outline" onClick=${() => more({ offset: String(data.next) })}>Next messages</button>`}
     `}<//>`;
 }
@@ -55,10 +55,10 @@ async function look(topic, wanted, signal) {
 
 function Notes({ of: data, wanted, more }) {
   return html`<${Fragment}>
-    ${data.older > 0 && html`<p>The newest ${count(data.messages.length)}; the segments have about ${count(data.older)} older ones.</p>`}
-    ${data.isCut && html`<p>${wanted.mode === "key" ? "The newest" : "The first"} ${counted(data.messages.length, "message")}; there are more, which are not shown.</p>`}
-    ${data.leftOut > 0 && html`<p>Of ${counted(data.leftOut, "more segment")} nothing is shown.</p>`}
-    ${data.searched !== undefined && html`<p>${counted(data.searched, "message")} searched${data.isWhole ? ": no others can have this key" : html`: the newest of those that can have this key.
+    ${data.older > 0 && html`<p>The newest ${count(data.messages.length)} messages; about ${count(data.older)} older messages are not shown.</p>`}
+    ${data.isCut && html`<p>${wanted.mode === "key" ? "The newest" : "The first"} ${counted(data.messages.length, "message")}; more messages are not shown.</p>`}
+    ${data.leftOut > 0 && html`<p>${counted(data.leftOut, "more segment")} not searched.</p>`}
+    ${data.searched !== undefined && html`<p>${counted(data.searched, "message")} searched${data.isWhole ? ": no other message can have this key" : html`: the newest messages that can have this key.
       <button type="button" class="outline small" onClick=${() => more({ depth: wanted.depth * 10 })}>Search further back</button>`}</p>`}
     ${data.successors?.length > 0 && html`<p>This segment is sealed; ${data.successors.map((id) => html`<button type="button" class="outline small" onClick=${() => more({ segment: String(id), offset: "0" })}>segment ${id}</button> `)} follows.</p>`}
   <//>`;
@@ -94,7 +94,7 @@ function Whole({ topic, message }) {
     ${message.key != null && html`<h4>Key</h4><p><code class="break">${message.key}</code></p>`}
     ${headers.length > 0 && html`<h4>Headers</h4><dl class="headers">${headers.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`}
     ${reference
-      ? html`<h4>Payload</h4><p>${reference.content_type || "of no stated type"}, ${size(reference.size)}.
+      ? html`<h4>Payload</h4><p>${reference.content_type || "no content type"}, ${size(reference.size)}.
           <${Download} url=${path`v1/topics/${topic.name}/segments/${message.segment}/messages/${message.offset}/payload`} name=${`${topic.name}-${message.id}`}>Download<//></p>
           <p><code class="break">${reference.uri}</code></p>`
       : html`<h4>Value</h4><${Code} text=${valueOf(message, 2)} label=${`value of ${message.id}`} />`}

@@ -24,11 +24,11 @@ export function Publish({ topic, onPublished }) {
   return html`<form onSubmit=${submits(publish)} class="narrow">
     ${topic.key_field
       ? html`<p>The key is the field <code>${topic.key_field}</code> of the value.</p>`
-      : html`<${Input} label="Key (may be empty)" value=${form.key} onValue=${put("key")} autocomplete="off" />`}
+      : html`<${Input} label="Key (optional)" value=${form.key} onValue=${put("key")} autocomplete="off" />`}
     <${Field} label=${isBytes ? "Value, as text" : "Value, as JSON"} help=${why ? `Not JSON: ${why}` : undefined}>${(fieldId, helpId) => html`<textarea id=${fieldId}
       rows="8" required spellcheck="false" class="mono" value=${form.value} aria-invalid=${why ? "true" : undefined} aria-describedby=${helpId}
       onInput=${(event) => put("value")(event.target.value)} />`}<//>
-    <${Field} label="Headers (may be empty)" help="One a line, as name: value">${(fieldId, helpId) => html`<textarea id=${fieldId} rows="2" spellcheck="false"
+    <${Field} label="Headers (optional)" help="One per line, as name: value">${(fieldId, helpId) => html`<textarea id=${fieldId} rows="2" spellcheck="false"
       class="mono" value=${form.headers} aria-describedby=${helpId} onInput=${(event) => put("headers")(event.target.value)} />`}<//>
     <${Failure} error=${error} />
     <p role="status">${id && html`Published as <a href=${`#/topics/${encodeURIComponent(topic.name)}/messages/${segment}/${offset}`}>${id}</a>.`}</p>

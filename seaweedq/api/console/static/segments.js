@@ -13,23 +13,23 @@ export function Segments({ map, rates }) {
   const sealed = map.segments.length - map.segments.filter((one) => one.state === "open").length;
   const columns = [
     { title: "Id", of: (one) => one.id },
-    { title: "Range of keys", of: (one) => html`<${Range} of=${one} />` },
+    { title: "Key range", of: (one) => html`<${Range} of=${one} />` },
     { title: "State", of: (one) => html`${one.state}${one.hot_key && html` <span class="mark" title=${`hash ${one.hot_key.hash}`}>hot key: ${Math.round(one.hot_key.share * 100)}%</span>`}` },
     { title: "Messages/s", number: true, of: (one) => (one.rates ? rate(one.rates.messages_per_s[0]) : NONE) },
     { title: "Bytes/s", number: true, of: (one) => (one.rates ? size(one.rates.bytes_per_s[0]) : NONE) },
     { title: "Nearest split", of: (one) => (one.next_split ? nearestSplit(one.next_split) : NONE) },
     { title: "From", number: true, of: (one) => count(one.start_offset) },
-    { title: "In files to", number: true, of: (one) => count(one.flushed_offset) },
+    { title: "In files up to", number: true, of: (one) => count(one.flushed_offset) },
     { title: "To", number: true, of: (one) => count(one.end_offset) },
     { title: "Owner", of: (one) => (one.owner && html`<${Name} of=${one.owner} />`) || (one.state === "open" ? html`<span class="mark bad">unassigned</span>` : NONE) },
     { title: "Age", number: true, of: (one) => age(one.created_at) },
     { title: "Successors", of: (one) => one.successors.join(", ") || NONE },
   ];
   return html`
-    <h2>Messages a second</h2>
-    <${Chart} data=${rates} label="Messages a second, of the last half hour at most, since this page was opened" />
+    <h2>Messages per second</h2>
+    <${Chart} data=${rates} label="Messages per second since this page was opened, for at most half an hour" />
     <h2>Segments</h2>
-    <label><input type="checkbox" role="switch" checked=${withSealed} onChange=${(event) => show(event.target.checked)} />Show ${counted(sealed, "sealed segment")}, which others have replaced</label>
+    <label><input type="checkbox" role="switch" checked=${withSealed} onChange=${(event) => show(event.target.checked)} />Show ${counted(sealed, "sealed segment")}</label>
     <${Table} label="Segments" columns=${columns} rows=${rows} keyOf=${(one) => one.id} />${buttons}`;
 }
 

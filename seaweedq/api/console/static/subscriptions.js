@@ -7,8 +7,8 @@ import { Failure, Fragment, html, Input, Name, Polled, Scroll, Table, Unreadable
 const LIST_MS = 10_000;
 const SHOWN_MS = 4_000;
 const PAGE = 20; // of these alone more than the name is asked for
-const LAG = "Segments that are sealed and acked to their ends are not listed. Bytes behind are an estimate: of files as stored, of what is in no file yet "
-  + "as in memory, so that they fall by a flush, too.";
+const LAG = "Sealed segments whose messages are all acked are not listed. Bytes behind are an estimate: messages in files count as stored, other messages "
+  + "as in memory, so a flush also lowers the figure.";
 
 export function Subscriptions({ topic }) {
   const [filter, setFilter] = useState(topic || "");
@@ -24,7 +24,7 @@ export function Subscriptions({ topic }) {
 }
 
 function None({ filter, topic }) {
-  if (filter && !topic) return html`<p>No topic with this in its name has a subscription.</p>`;
+  if (filter && !topic) return html`<p>No topic that matches this filter has a subscription.</p>`;
   return html`<article><p>No subscription${topic && ` of ${topic}`} yet. The first pull creates one:</p>
     <pre tabindex="0"><code>seaweedq pull ${topic || "TOPIC"} --subscription mine --start earliest</code></pre></article>`;
 }
@@ -82,15 +82,15 @@ function State({ of: subscription, lag, lost = 0 }) {
 function marksOf(subscription, lag, lost) {
   const stall = lag.stalled && lag.stalled !== "paused" && `stalled: ${lag.stalled}`;
   const isAlone = lag.messages > 0 && subscription.consumers === 0;
-  return [subscription.paused && "paused", stall, isAlone && "no consumer now", lost > 0 && `${count(lost)} lost to retention`].filter(Boolean);
+  return [subscription.paused && "paused", stall, isAlone && "no consumers", lost > 0 && `${count(lost)} lost to retention`].filter(Boolean);
 }
 
 /** Returns where the messages are that a consumer has not acked, by the part that moves first. */
 function wayOf(lag) {
   if (lag.messages === 0) return "all acked";
-  if (lag.waiting > 0) return "delivers";
+  if (lag.waiting > 0) return "delivering";
   if (lag.in_flight > 0) return "all in flight";
-  return lag.dying > 0 ? "writes dead letters" : lag.delayed > 0 ? "delayed" : "waits";
+  return lag.dying > 0 ? "writing dead letters" : lag.delayed > 0 ? "delayed" : "waiting";
 }
 
 function Whole({ of: one }) {
@@ -115,7 +115,7 @@ function Whole({ of: one }) {
   ];
   const rows = [...one.lag].sort((a, b) => b.messages - a.messages);
   return html`<div class="whole"><dl class="figures small">${settings.map(([name, text]) => html`<div><dt>${name}</dt><dd>${text}</dd></div>`)}</dl>
-    ${rows.length === 0 ? html`<p>All segments are acked to their ends.</p>` : html`<${Segments} rows=${rows} columns=${columns} name=${one.name} />`}
+    ${rows.length === 0 ? html`<p>All messages are acked.</p>` : html`<${Segments} rows=${rows} columns=${columns} name=${one.name} />`}
     <p><small>${LAG}</small></p></div>`;
 }
 

@@ -25,14 +25,14 @@ export function Topic({ name, tab = "messages", place }) {
   const rates = useRates(polled);
   const at = `#/topics/${encodeURIComponent(name)}`;
   return html`
-    <nav aria-label="Where this is" class="crumbs"><a href="#/topics">Topics</a></nav>
+    <nav aria-label="Breadcrumb" class="crumbs"><a href="#/topics">Topics</a></nav>
     <h1>${name}</h1>
     <${Polled} of=${polled}>${({ topic, map }) => html`
       <${Figures} of=${[
         ["Messages", count(topic.messages)],
         ...removedOf(topic),
         ["Files", size(topic.bytes)],
-        ["In no file yet", size(topic.tail_bytes)],
+        ["Not in files yet", size(topic.tail_bytes)],
         ["Messages/s", cameIn(map, "messages_per_s", rate)],
         ["Bytes/s", cameIn(map, "bytes_per_s", size)],
         ["Segments", count(topic.segments)],
@@ -57,7 +57,7 @@ export function Topic({ name, tab = "messages", place }) {
 /** Returns the figure of messages that retention has removed, which `messages` counts, if there are any. */
 function removedOf(topic) {
   const removed = Object.values(topic.start_offsets).reduce((sum, one) => sum + one, 0);
-  return removed ? [["Of these removed", count(removed)]] : [];
+  return removed ? [["Deleted by retention", count(removed)]] : [];
 }
 
 /** Keeps the rates that were polled, as the chart takes them: [times, messages a second]. */

@@ -20,11 +20,11 @@ export function CreateTopic({ onClose, onDone }) {
   return html`<${Dialog} title="Create a topic" onClose=${onClose}>
     <form onSubmit=${submits(create)}>
       <${Input} label="Name" value=${form.name} onValue=${put("name")} required autocomplete="off" />
-      <${Select} label="Format" value=${form.format} onValue=${put("format")} help="It stays as it is."
+      <${Select} label="Format" value=${form.format} onValue=${put("format")} help="The format cannot be changed later."
         options=${[["json", "json: any JSON value"], ["bytes", "bytes: anything"], ["typed", "typed: columns of a schema"]]} />
       ${isTyped && html`<${Field} label="Iceberg schema, as JSON">${(id) => html`<textarea id=${id} rows="5" required value=${form.schema} onInput=${(event) => put("schema")(event.target.value)} />`}<//>`}
-      ${form.format !== "bytes" && html`<${Input} label="Key field (may be empty)" value=${form.key} onValue=${put("key")} help="The field of a value that is the message's key. Messages of one key stay in their order." autocomplete="off" />`}
-      <${Input} label="Segments at the start" type="number" min="1" max="1024" required value=${form.segments} onValue=${put("segments")} help="They split and merge by themselves." />
+      ${form.format !== "bytes" && html`<${Input} label="Key field (optional)" value=${form.key} onValue=${put("key")} help="The field of the value that supplies the message's key. Messages with the same key stay in order." autocomplete="off" />`}
+      <${Input} label="Initial segments" type="number" min="1" max="1024" required value=${form.segments} onValue=${put("segments")} help="Segments split and merge automatically." />
       <${Failure} error=${error} />
       <${Buttons} onClose=${onClose} isRunning=${isRunning} text="Create" />
     </form>
@@ -39,7 +39,7 @@ export function DeleteTopic({ name, onClose, onDone }) {
   });
   return html`<${Dialog} title=${`Delete ${name}`} onClose=${onClose}>
     <form onSubmit=${submits(remove)}>
-      <p>This permanently deletes its messages, files, payloads and subscriptions.</p>
+      <p>This permanently deletes the topic's messages, files, payloads and subscriptions.</p>
       <${Input} label=${`Type ${name} to confirm`} value=${typed} onValue=${type} autocomplete="off" spellcheck="false" />
       <${Failure} error=${error} />
       <${Buttons} onClose=${onClose} isRunning=${isRunning} isOff=${typed !== name} text="Delete" kind="danger" />
@@ -57,7 +57,7 @@ function Buttons({ onClose, isRunning, isOff = false, text, kind = "" }) {
 /** The members that can be changed: [group, member, label, kind]. An empty field is the default. */
 const MEMBERS = [
   ["flush", "max_age_s", "Write a file after (seconds)", "float"],
-  ["flush", "min_bytes", "Hold files smaller than this for up to 15 minutes, if no age is set (bytes)", "int"],
+  ["flush", "min_bytes", "Hold tails smaller than this for up to 15 minutes, if no age is set (bytes)", "int"],
   ["flush", "max_bytes", "Write a file at (bytes)", "int"],
   ["retention", "max_age_s", "Delete messages older than (seconds)", "float"],
   ["retention", "max_bytes", "Delete the oldest messages above (bytes)", "int"],
@@ -70,7 +70,7 @@ const MEMBERS = [
   ["scaling", "min_segments", "Minimum segments", "int"],
   ["scaling", "max_segments", "Maximum segments", "int"],
   ["scaling", "cool_down_s", "Merge idle segments after (seconds)", "float"],
-  ["", "ndjson", "A line of NDJSON is", [["envelope", "envelope: a message with its key and headers"], ["bare", "bare: the value itself"]]],
+  ["", "ndjson", "Each NDJSON line is", [["envelope", "envelope: a message with its key and headers"], ["bare", "bare: the value itself"]]],
   ["", "max_payload_bytes", "Maximum payload size (bytes)", "int"],
   ["limits", "requests", "Requests per second", "float"],
   ["limits", "messages", "Published messages per second", "float"],
@@ -101,7 +101,7 @@ export function Settings({ topic, onChanged, onDelete }) {
   const names = Object.keys(edited);
   const isRetention = names.length > 0 && names.every((one) => one.startsWith("retention."));
   return html`<form onSubmit=${submits(change)}>
-    <p>Changes take effect on all brokers immediately. Empty fields use the default.</p>
+    <p>Changes take effect on all brokers immediately. An empty field means the default.</p>
     ${Object.entries(GROUPS).map(([group, title]) => html`<fieldset class="group"><legend>${title}</legend>
       ${membersOf(group, topic).map((one) => html`<${Member} of=${one} topic=${topic} edited=${edited} edit=${(next) => { edit(next); tell(""); }} />`)}
     </fieldset>`)}

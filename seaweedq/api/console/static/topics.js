@@ -21,7 +21,7 @@ export function Topics() {
   return html`
     <div class="title"><h1>Topics</h1><button type="button" onClick=${() => open({ create: true })}>Create a topic</button></div>
     <${Polled} of=${list}>${(found) => html`<${Unreadable} of=${found.unreadable} thing="topics" />${found.all.length === 0
-      ? html`<article><h2>No topics yet</h2><p>A topic comes into being with its first message, or here:</p>
+      ? html`<article><h2>No topics yet</h2><p>The first message creates a topic. You can also create one here:</p>
           <button type="button" onClick=${() => open({ create: true })}>Create the first topic</button></article>`
       : html`<${Input} label="Filter by name" type="search" value=${filter} onValue=${setFilter} autocomplete="off" />
           <${List} topics=${found.all.filter((one) => one.name.includes(filter.trim()))} onDelete=${(name) => open({ name })} />`}`}<//>
@@ -42,7 +42,7 @@ function List({ topics, onDelete }) {
     { title: "Name", of: (row) => html`<a href=${`#/topics/${encodeURIComponent(row.name)}`}><${Name} of=${row.name} /></a>${state(row, found.get(row.name))}` },
     { title: "Messages", number: true, of: (row) => of(row, (one) => count(one.messages)) },
     { title: "Files", number: true, of: (row) => of(row, (one) => size(one.bytes)) },
-    { title: "In no file yet", number: true, of: (row) => of(row, (one) => size(one.tail_bytes)) },
+    { title: "Not in files yet", number: true, of: (row) => of(row, (one) => size(one.tail_bytes)) },
     { title: "Messages/s", number: true, of: (row) => of(row, (one) => ratesOf(one, "messages_per_s", rate)) },
     { title: "Bytes/s", number: true, of: (row) => of(row, (one) => ratesOf(one, "bytes_per_s", size)) },
     { title: "Segments", number: true, of: (row) => of(row, (one) => count(one.segments)) },
@@ -54,7 +54,7 @@ function List({ topics, onDelete }) {
         <a role="button" class="outline" href=${`#/topics/${encodeURIComponent(row.name)}/settings`} aria-label=${`Change ${row.name}`}>Change</a>
         <button type="button" class="outline danger" onClick=${() => onDelete(row.name)} aria-label=${`Delete ${row.name}`}>Delete</button></span>` },
   ];
-  if (topics.length === 0) return html`<p>No topic has this in its name.</p>`;
+  if (topics.length === 0) return html`<p>No topic matches this filter.</p>`;
   return html`<${Failure} error=${details.error} />
     <${Table} label="Topics" columns=${columns} rows=${rows} keyOf=${(row) => row.name} />${buttons}`;
 }
@@ -76,7 +76,7 @@ async function detail(name, signal) {
 }
 
 function ratesOf({ map }, unit, shown) {
-  return map ? cameIn(map, unit, shown) : html`<span title="a topic of so many segments shows its rates on its own page">${NONE}</span>`;
+  return map ? cameIn(map, unit, shown) : html`<span title="the page of this topic shows the rates of its many segments">${NONE}</span>`;
 }
 
 /** Returns what comes in now, by the open segments' rates over 10 s, as a text: at least so much if some are not known. */

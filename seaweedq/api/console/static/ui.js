@@ -87,7 +87,7 @@ export function useAction(act) {
 export function Failure({ error, title }) {
   if (!error) return null;
   return html`<div class="failure" role="alert">
-    <strong>${title || (error.status === 0 ? "No answer" : "That did not work")}</strong>
+    <strong>${title || (error.status === 0 ? "No answer" : "Request failed")}</strong>
     <p>${error.message}${error.hint && html`<br />${error.hint}`}</p>
     ${error.errors?.length > 0 && html`<ul>${error.errors.slice(0, 5).map((one) => html`<li>Message ${one.index}: ${one.reason}</li>`)}</ul>`}
   </div>`;
@@ -98,7 +98,7 @@ export function Polled({ of, children }) {
   const { data, error, at, reload } = of;
   if (data === undefined && !error) return html`<p aria-busy="true">Loading</p>`;
   return html`<${Fragment}>
-    ${error && html`<${Failure} error=${error} title=${data === undefined ? "" : `Not up to date: this is from ${at.toLocaleTimeString()}`} />
+    ${error && html`<${Failure} error=${error} title=${data === undefined ? "" : `Not up to date: these figures are from ${at.toLocaleTimeString()}`} />
       <p><button type="button" class="outline" onClick=${reload}>Try again</button></p>`}
     ${data !== undefined && children(data)}
   <//>`;
