@@ -131,7 +131,7 @@ def test_a_path_may_have_an_at_sign() -> None:
 def test_an_unknown_setting_in_the_file_is_named(tmp_path: Path) -> None:
     config = tmp_path / "broker.toml"
     config.write_text("prot = 80\n")
-    with pytest.raises(InvalidRequest, match=r"^prot in .*toml: there is no setting 'prot'; port is the nearest$"):
+    with pytest.raises(InvalidRequest, match=r"^prot in .*toml: there is no setting 'prot'; the nearest is port$"):
         settings_of(config, {})
 
 

@@ -27,7 +27,7 @@ BROKER = {"id": "a", "version": "1", "starting": False, "draining": False}
         (doctor.judge_fsync(0.001), Verdict.OK, "1.0 ms"),
         (doctor.judge_fsync(0.2), Verdict.WARN, "each commit of the journal waits"),
         (doctor.judge_clock("the store", 1.5), Verdict.OK, "agrees with the clock of the store"),
-        (doctor.judge_clock("the store", 90.0), Verdict.WARN, "90 s ahead of that of the store"),
+        (doctor.judge_clock("the store", 90.0), Verdict.WARN, "90 s ahead of the clock of the store"),
         (doctor.judge_clock("b", -3600.0), Verdict.WARN, "3,600 s behind the clock of b"),
         (doctor.judge_coordination("embedded", 0.01), Verdict.OK, "embedded answers in 10 ms"),
         (doctor.judge_coordination("etcd://a", 1.0), Verdict.WARN, "1000 ms"),

@@ -124,7 +124,7 @@ def test_leaving_the_block_raises_failures_and_a_users_error_comes_first(client)
         producer.send("bad")
     with pytest.raises(KeyError) as raised:
         _send_and_stumble(client)
-    assert "moreover" in raised.value.__notes__[0]
+    assert "also failed" in raised.value.__notes__[0]
 
 
 def _send_and_stumble(client):

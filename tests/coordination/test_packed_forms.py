@@ -63,7 +63,7 @@ def test_the_largest_cursor_is_small_and_keeps_every_ack() -> None:
 @pytest.mark.parametrize("packed", ["", "!", "AAAA", "eJwDAAAAAAE="])
 def test_packed_acks_that_cannot_be_read_need_a_newer_broker(packed: str) -> None:
     value = msgspec.json.encode({"epoch": 1, "acked_to": 0, "packed": packed})
-    with pytest.raises(NeedsNewerBroker, match="cannot be read"):
+    with pytest.raises(NeedsNewerBroker, match="this broker cannot read the record"):
         record_of(CURSORS, value)
 
 

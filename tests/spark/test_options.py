@@ -91,7 +91,7 @@ def test_wrong_options(options: dict[str, str], says: str) -> None:
 def test_options_of_the_other_kind() -> None:
     with pytest.raises(ValueError, match="the option maxOffsetsPerTrigger is not for batches"):
         Source(GIVEN | {"maxOffsetsPerTrigger": "5"}).reader(None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="startingOffsets is 'latest'; at which a batch would be empty"):
+    with pytest.raises(ValueError, match="startingOffsets is 'latest', at which a batch would be empty"):
         Source(GIVEN | {"startingOffsets": "latest"}).reader(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the option endingOffsets is not for streams, which never end"):
         Source(GIVEN | {"endingOffsets": "latest"}).stream_reader(None)  # type: ignore[arg-type]
@@ -158,7 +158,7 @@ def test_options_of_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
     ("options", "says"),
     [
         ({"writeID": "a"}, "the option writeId is set, but writeNumber is not; a write needs both or neither"),
-        ({"writeNumber": "1"}, "the option writeNumber is given, and writeId is not"),
+        ({"writeNumber": "1"}, "the option writeNumber is set, but writeId is not"),
         ({"writeId": "a/b", "writeNumber": "1"}, "writeId is 'a/b'; it must be 1 to 128 of A-Z"),
         ({"writeId": "x" * 129, "writeNumber": "1"}, "it must be 1 to 128 of"),
         ({"writeId": "spark.1", "writeNumber": "1"}, "must not begin with 'spark.' or 'job.'"),

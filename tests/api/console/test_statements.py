@@ -179,7 +179,9 @@ async def test_what_is_left_out_of_a_table_is_told(tmp_path: Path) -> None:
         await page.open(f"{url}#/topics")
         await page.shows("which are not shown: later", "≥ ")
         await page.open(f"{url}#/topics/big/files")
-        await page.shows("The first 3 files, 3 MiB; more files follow", "List more files", "Deleted by retention", "1,234")
+        await page.shows(
+            "The first 3 files, 3 MiB; more files follow", "List more files", "Deleted by retention", "1,234"
+        )
         await page.shows("read these segments, which are not shown: 77", "≥ ")
         await page.open(f"{url}#/topics/big/segments")
         await page.shows("Show 6 sealed segments", "Messages per second")

@@ -148,7 +148,7 @@ async def test_who_claims_to_be_a_broker_is_refused_counted_and_logged(
                 assert (answer.status_code, answer.json()["type"]) == (403, "/problems/peer-refused"), path
             assert (await http.post("/internal/status")).json()["type"] == "/problems/forbidden"
         assert together.apps["http://b0"].refusals.counts["peer"] >= 1
-        assert "refused for peer" in caplog.text
+        assert "request refused (peer)" in caplog.text
 
 
 @pytest.mark.brokers

@@ -113,7 +113,7 @@ def test_strangers_get_no_byte_of_an_answer(tmp_path: Path, kind: str, caplog: p
         counted = serving.server.config.app.refusals.counts  # type: ignore[union-attr]
         await until(lambda: counted["peer"] == 1)
         assert counted["tls"] == 0
-        assert "refused for peer" in caplog.text
+        assert "request refused (peer)" in caplog.text
 
     on_uvloop(tmp_path, test)
 
