@@ -38,7 +38,7 @@ class ContextUrl(str):
         return ContextUrl.of(self.name, {"url": self.split(",")[0].strip(), **files})
 
     def files(self) -> dict[str, Any]:
-        """Returns a client's arguments for the context. A token or CA in the environment overrides the context's file."""
+        """Returns a client's arguments for the context. A token or CA in the environment overrides the context's."""
         has_token = os.environ.get("SEAWEEDQ_TOKEN") or os.environ.get("SEAWEEDQ_TOKEN_FILE")
         has_ca = os.environ.get("SEAWEEDQ_CA_FILE")
         return {
