@@ -156,8 +156,8 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, msgspec.Raw]]:
 
 
 def _rows(file: BinaryIO, format: InputFormat, malformed: deque[tuple[int, BadRecord]]) -> Iterator[Any]:
-    """Yields the rows that have all columns. Appends the other rows with their numbers before the next valid row is
-    yielded."""
+    """Yields the rows that have all columns. Appends the remaining rows to a list, with their numbers, before it yields
+    the next valid row."""
     with needs("arrow", f"reading {format.value}"):
         import pyarrow as pa
         from pyarrow import parquet

@@ -110,7 +110,7 @@ class S3Store:
             listed = [Part(each["PartNumber"], each["Size"], each["ETag"]) for each in page.get("Parts", ())]
             new = sorted((part for part in listed if part.number > after), key=attrgetter("number"))
             if len(new) < len(listed):
-                self._readers.work_around("lists parts again that came in the page before: they count once")
+                self._readers.work_around("repeats parts of the previous page in a listing; counting each part once")
             found += new
             more = bool(page.get("IsTruncated")) and bool(new)
         return found

@@ -1,1 +1,1 @@
-"""Metrics for Prometheus: the families, and the sources of their values."""
+"""Metrics for Prometheus: the metric families, and where their values come from."""

@@ -1,4 +1,4 @@
-"""Metrics of requests, connections, refusals and the process; and every family of metrics, in the order of
+"""Metrics of requests, connections, refusals and the process. Also lists every metric family, in the order of
 docs/reference/metrics.md."""
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,15 +17,15 @@ VERSION = version("seaweedq")
 READY = gauge("seaweedq_ready", "1 while /readyz answers 200", watch="0")
 RESTORED = gauge(
     "seaweedq_restored",
-    "1 for each sign that coordination was restored or lost, while this broker or a topic waits for a rebuild",
+    "1 for each sign of lost or restored coordination, while this broker or a topic waits for a rebuild",
     "found",
     watch="any: [what to do](../operate/operations.md#coordination-was-lost)",
 )
-BUILD = gauge("seaweedq_build_info", "Always 1; the label has the version of the program", "version")
+BUILD = gauge("seaweedq_build_info", "Always 1; the label has the program's version", "version")
 RESPONSES = counter(
     "seaweedq_http_responses_total",
-    "Answered requests, by documented path and status. The broker that received a request from the "
-    "client counts it; a stream is counted when it ends",
+    "Answered requests, by documented path and status. Only the broker that received the request from the client "
+    "counts it; a stream counts when it ends",
     "method",
     "route",
     "status",
@@ -33,9 +33,9 @@ RESPONSES = counter(
 )
 REQUEST_DURATION = histogram(
     "seaweedq_request_duration_seconds",
-    "Time from a request's headers to the end of its response, for publish, pull, ack, nack, extend "
-    "and fetch. Outcome refused means 4xx, failed means 5xx. A pull is ok if messages were there, "
-    "waited if it waited until some arrived, and empty if none arrived",
+    "Time from a request's headers to the end of its response, for publish, pull, ack, nack, extend and fetch. "
+    "Outcome refused means 4xx, failed means 5xx. A pull is ok if messages were ready, waited if they arrived "
+    "during the wait, and empty if none arrived",
     "operation",
     "outcome",
     watch="`failed`; the 99th percentile of `ok`",
@@ -118,7 +118,7 @@ GROUPS: Mapping[str, Sequence[Family]] = {
 
 
 def metrics_of(broker: Broker, traffic: Traffic, connections: Connections, refusals: Refusals) -> Iterator[Metric]:
-    """Yields all metrics of a broker, which are few before it is ready."""
+    """Yields all metrics of a broker. A broker that is not ready has only a few metrics."""
     yield READY.of(broker.readiness.can_take_work)
     yield RESTORED.by(dict.fromkeys(broker.restored, 1))
     yield BUILD.by({VERSION: 1})

@@ -1,8 +1,7 @@
-"""Metrics of the cluster as one broker sees it: subscriptions, brokers, levels, journals of dead brokers, load,
-splits, merges and rolls, and retention.
+"""Metrics of the cluster as one broker sees it: subscriptions, brokers, levels, journals of dead brokers, load, splits,
+merges, rolls and retention.
 
-Those of segments are of all together: per segment, 10,000 segments would have 80,000 series.
-"""
+Segment metrics are totals over all segments, because 10,000 segments would otherwise have 80,000 series."""
 
 from collections.abc import Iterator
 from typing import get_args
@@ -28,7 +27,7 @@ OF_BEHIND = {  # by the member of Behind
     "size_bytes": _of_each("lag_bytes", "Approximate bytes of unacked messages, as far as this broker knows"),
     "seconds": _of_each(
         "lag_seconds",
-        "Lower bound of the oldest unacked message's age, as far as this broker knows",
+        "Minimum age of the oldest unacked message, as far as this broker knows",
         "a value that only rises",
     ),
     "in_flight": _of_each("in_flight", "Leased messages"),
@@ -46,7 +45,7 @@ OF_BEHIND = {  # by the member of Behind
     ),
     "consumers": _of_each(
         "consumers",
-        "Consumers on all brokers that are waiting for messages, have pulled within the last second, or hold messages",
+        "Consumers that are waiting for messages, have pulled within the last second, or hold messages, on all brokers",
     ),
     "idle_consumers": _of_each(
         "idle_consumers",
@@ -56,13 +55,13 @@ OF_BEHIND = {  # by the member of Behind
     "waiting_pulls": _of_each("waiting_pulls", "Open long polls on all brokers"),
     "held_up_s": _of_each(
         "held_up_seconds",
-        "How long a segment's successors have been waiting for the same unacked message; the log names the message",
+        "How long a segment's successors have waited for the same unacked message, which the log names",
         "minutes: ack that message, or set `max_attempts` and a `dead_letter_topic`",
     ),
 }
 STALLED = gauge(
     "seaweedq_subscription_stalled",
-    "1 if messages are waiting and none is delivered for this reason: window, max_in_flight or paused",
+    "1 if messages are waiting but not delivered for this reason: window, max_in_flight or paused",
     "topic",
     "subscription",
     "reason",
@@ -81,8 +80,9 @@ SUBSCRIPTIONS = (*OF_BEHIND.values(), STALLED, DELIVERED, LETTERS)
 
 
 def subscription_metrics(broker: Broker) -> Iterator[Metric]:
-    """Yields metrics of the `metrics_subscriptions` subscriptions of this broker that are furthest behind: a series for
-    each of a hundred thousand would be too many. Reads nothing from the store, and asks nobody."""
+    """Yields metrics of the `metrics_subscriptions` subscriptions of this broker with the largest lag, because a series
+    for each of a hundred thousand subscriptions would be too many. Sends no request to the store or to other
+    brokers."""
     behind = broker.subscribing.meter.furthest_behind(broker.process.settings.metrics_subscriptions)
     for member, family in OF_BEHIND.items():
         yield family.each(((one.topic, one.name), getattr(one, member)) for one in behind)
@@ -141,7 +141,7 @@ NEEDING_NEWER = gauge(
 )
 SUSPICIONS = counter(
     "seaweedq_suspicions_total",
-    "Brokers that this broker reported because they refused its connections",
+    "Brokers that this broker reported as suspected because they refused its connections",
     watch="more than [brokers that were killed](../internals/protocol.md#suspicion)",
 )
 REVOCATIONS = counter(
@@ -185,7 +185,7 @@ def journal_metrics(broker: Broker) -> Iterator[Metric]:
 
 
 def suspicion_metrics(broker: Broker) -> Iterator[Metric]:
-    """Yields metrics of brokers that seemed dead to others."""
+    """Yields metrics of brokers that other brokers suspected to be dead."""
     yield SUSPICIONS.of(broker.suspecting.prober.suspicions)
     yield REVOCATIONS.of(broker.suspecting.revoker.revocations)
     yield OWN_REVOCATIONS.of(broker.process.revoked.count)
@@ -193,12 +193,15 @@ def suspicion_metrics(broker: Broker) -> Iterator[Metric]:
 
 MESSAGES = gauge(
     "seaweedq_messages_per_second",
-    "Inbound messages per second in this broker's segments, averaged over a window of as many "
-    "seconds as the label states",
+    "Inbound messages per second in this broker's segments, averaged over as many seconds as the label states",
     "window_s",
     watch="one broker far above the others for long",
 )
-BYTES = gauge("seaweedq_bytes_per_second", "Inbound bytes per second, averaged in the same way", "window_s")
+BYTES = gauge(
+    "seaweedq_bytes_per_second",
+    "Inbound bytes per second in this broker's segments, averaged over as many seconds as the label states",
+    "window_s",
+)
 WITHHELD = counter(
     "seaweedq_reshapes_withheld_total",
     "On the leader: splits and merges skipped because the cluster has reached max_segments",
@@ -206,7 +209,7 @@ WITHHELD = counter(
 )
 HOT = gauge(
     "seaweedq_hot_segments",
-    "On the leader: overloaded segments of the cluster that get most of their load from one key. 0 on other brokers",
+    "On the leader: overloaded segments in the cluster that get most of their load from one key. 0 on other brokers",
     watch="above 0 for long: [one hot key](../internals/scaling.md#one-hot-key)",
 )
 UNDER_WAY = gauge(
@@ -235,8 +238,8 @@ HELD = gauge(
 )
 SNAPSHOT_AGE = gauge(
     "seaweedq_snapshot_age_seconds",
-    "On the leader: how long coordination has held changes that are in no snapshot. 0 on other brokers",
-    watch="above 10 minutes: [a loss of coordination](../internals/lost-coordination.md) would lose more and more",
+    "On the leader: for how long coordination has had changes that are in no snapshot. 0 on other brokers",
+    watch="above 10 minutes: [a loss of coordination](../internals/lost-coordination.md) would lose these changes",
 )
 SNAPSHOT_BYTES = gauge("seaweedq_snapshot_bytes", "Size of this broker's last snapshot of coordination")
 SNAPSHOTS = counter("seaweedq_snapshots_total", "Snapshots of coordination stored by this broker")
@@ -252,7 +255,7 @@ WORKING = gauge(
     "seaweedq_file_works_under_way",
     "Imports and writes running or queued on this broker",
     "kind",
-    watch="above 2 for long: they queue behind one another",
+    watch="above 2 for long: imports queue",
 )
 LOAD = (MESSAGES, BYTES, HOT)
 FILE_WORK = (WORKS, WORK_ROWS, WORKING)
@@ -289,7 +292,7 @@ def file_work_metrics(broker: Broker) -> Iterator[Metric]:
 
 
 def retention_metrics(broker: Broker) -> Iterator[Metric]:
-    """Yields metrics of retention, which works at the leader."""
+    """Yields metrics of retention, which runs on the leader."""
     retention = broker.retaining.retention
     rounds = retention.rounds
     yield HELD.by({reason: rounds.leads and rounds.held == reason for reason in REASONS})
@@ -298,7 +301,7 @@ def retention_metrics(broker: Broker) -> Iterator[Metric]:
 
 
 def snapshot_metrics(broker: Broker) -> Iterator[Metric]:
-    """Yields metrics of the snapshots of coordination, which the leader puts."""
+    """Yields metrics of the snapshots of coordination, which the leader writes."""
     snapshots = broker.leadership.snapshots
     yield SNAPSHOT_AGE.of(snapshots.age_s)
     yield SNAPSHOTS.of(snapshots.made)

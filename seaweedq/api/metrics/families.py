@@ -1,9 +1,7 @@
-"""A family of metrics as it is declared: its name, kind, labels and words, from which docs/reference/metrics.md is
-made.
+"""Declarations of metric families: name, kind, labels and texts. docs/reference/metrics.md is generated from them.
 
-A family with its values is one of prometheus-client's, which writes the text. For a broker with a hundred subscriptions
-that takes some 10 ms of the event loop at each scrape.
-"""
+prometheus-client represents a family with its values, and writes the text. With a hundred subscriptions, a scrape takes
+about 10 ms of the event loop."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +16,8 @@ from seaweedq.clock import Durations
 
 @dataclass(frozen=True)
 class Family:
-    """A family. `help` is one line of plain text; `watch` says in Markdown which values call for an operator."""
+    """A metric family. `help` is one line of plain text; `watch` says in Markdown which values need an operator's
+    attention."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -27,22 +26,22 @@ class Family:
     watch: str = ""
 
     def of(self, value: float) -> Metric:
-        """Returns the family with its only value."""
+        """Returns the family with a single value."""
         return self.each([((), value)])
 
     def by(self, values: Mapping[str, float]) -> Metric:
-        """Returns the family with a value for each value of its only label."""
+        """Returns the family with one value per value of its only label."""
         return self.each(((label,), value) for label, value in values.items())
 
     def each(self, values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
-        """Returns the family with a value for each combination of its labels' values."""
+        """Returns the family with one value per combination of label values."""
         found = self._empty()
         for labels, value in values:
             found.add_sample(self.name, dict(zip(self.labels, labels, strict=True)), value)
         return found
 
     def durations(self, values: Iterable[tuple[tuple[str, ...], Durations]]) -> Metric:
-        """Returns the family with a histogram for each combination of its labels' values."""
+        """Returns the family with one histogram per combination of label values."""
         found = self._empty()
         for labels, one in values:
             named = dict(zip(self.labels, labels, strict=True))
@@ -58,18 +57,18 @@ class Family:
 
 
 def counter(name: str, help: str, *labels: str, watch: str = "") -> Family:
-    """Declares a family of values that only rise."""
+    """Declares a family of counters, whose values only rise."""
     assert name.endswith("_total"), name
     return Family(name, "counter", help, labels, watch)
 
 
 def gauge(name: str, help: str, *labels: str, watch: str = "") -> Family:
-    """Declares a family of values that rise and fall."""
+    """Declares a family of gauges, whose values rise and fall."""
     return Family(name, "gauge", help, labels, watch)
 
 
 def histogram(name: str, help: str, *labels: str, watch: str = "") -> Family:
-    """Declares a family of durations."""
+    """Declares a family of histograms of durations."""
     assert name.endswith("_seconds"), name
     return Family(name, "histogram", help, labels, watch)
 
@@ -83,5 +82,5 @@ class _Scrape(Collector):
 
 
 def render(metrics: Iterable[Metric]) -> bytes:
-    """Returns metrics as Prometheus' text."""
+    """Formats metrics as Prometheus text."""
     return generate_latest(_Scrape(metrics))

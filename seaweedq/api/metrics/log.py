@@ -1,4 +1,4 @@
-"""Metrics of the log, of memory, of the store and of the pools of threads."""
+"""Metrics of the log, memory, the store and thread pools."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ BYTES = counter("seaweedq_published_bytes_total", "Bytes made durable, as stored
 COMMITS = counter(
     "seaweedq_commits_total",
     "Group commits made durable; each is one fsync or one object",
-    watch="messages per commit show how well grouping works",
+    watch="few messages per commit: grouping works badly",
 )
 COMMIT_DURATION = histogram(
     "seaweedq_commit_duration_seconds",
@@ -41,7 +41,7 @@ UNRELEASED = gauge(
 PUTS = counter("seaweedq_journal_puts_total", "Puts by the object journal, including retries; 0 for a file journal")
 USD = gauge(
     "seaweedq_journal_usd_per_month",
-    "Monthly cost of these puts at the current rate, if put_usd_per_1000 is set",
+    "Monthly cost of the object journal's puts at the current rate, if put_usd_per_1000 is set",
     watch="more than you want to pay: [the costs](../operate/costs.md)",
 )
 TAILS = gauge("seaweedq_tails", "Segments with messages that are not in a Parquet file yet")
@@ -112,7 +112,7 @@ STORE = (REQUESTS, SENT, RECEIVED, REQUEST_DURATION)
 
 
 def log_metrics(broker: Broker) -> Iterator[Metric]:
-    """Yields metrics of the journal, and of Parquet files. Some stores charge for an object journal's puts."""
+    """Yields metrics of the journal and of Parquet files. Some stores charge for the object journal's puts."""
     log, clock = broker.log, broker.process.clock
     commit, flusher, puts = log.commit, log.flusher, log.journal.budget
     yield MESSAGES.of(commit.messages)
@@ -145,7 +145,7 @@ def store_metrics(broker: Broker) -> Iterator[Metric]:
 
 
 def memory_metrics(broker: Broker) -> Iterator[Metric]:
-    """Yields metrics of memory and of threads."""
+    """Yields metrics of memory and threads."""
     budget = broker.budget
     yield REQUEST_BYTES.of(budget.in_flight)
     yield INCOMPLETE.of(budget.incomplete)

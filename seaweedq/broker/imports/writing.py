@@ -202,7 +202,7 @@ class Writing(FileWork[WriteRecord]):
         where = WorkId.from_topic(topic, name)
         held = await self._records.read(where)
         if held is None:
-            detail = f"topic {topic.name!r} has no write of {name!r}, or has forgotten the writer"
+            detail = f"topic {topic.name!r} has no write by {name!r}, or no longer remembers the writer"
             raise WriteNotFound(detail, topic=topic.name, writer=name)
         await self._check_told(where, held)
         return held.record

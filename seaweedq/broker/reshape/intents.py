@@ -184,9 +184,7 @@ def _check_free(records: Records, number: int) -> None:
 
 def _check_adjacent(records: Records, ordered: list[int]) -> None:
     if not ordered or len(set(ordered)) != len(ordered) or len(ordered) > MAX_SUCCESSORS:
-        raise InvalidRequest(
-            f"segments are {list(ordered)[:40]}; name at least 1 and at most {MAX_SUCCESSORS} different ones"
-        )
+        raise InvalidRequest(f"segments are {list(ordered)[:40]}; name 1 to {MAX_SUCCESSORS} different segments")
     for left, right in pairwise(ordered):
         if records[left].record.high != records[right].record.low:
             raise InvalidRequest(

@@ -137,38 +137,40 @@ def broken_by(before: CursorRecord | None, after: CursorRecord, end: int | None 
 def broken_by_subscription(before: SubscriptionRecord | None, after: SubscriptionRecord) -> list[str]:
     """Returns the invariants that the change of a subscription's record breaks."""
     if before and after.epoch < before.epoch:
-        return [f"the epoch falls from {before.epoch} to {after.epoch}"]
+        return [f"the epoch decreases from {before.epoch} to {after.epoch}"]
     return []
 
 
 def _broken_in(record: CursorRecord, end: int | None) -> Iterator[str]:
     if not 0 <= record.acked_to <= record.delivered_to:
-        yield f"all below {record.acked_to} is acked, and all below {record.delivered_to} was delivered"
+        yield (
+            f"messages below {record.acked_to} are acked, but only messages below {record.delivered_to} were delivered"
+        )
     if end is not None and record.delivered_to > end:
-        yield f"all below {record.delivered_to} was delivered of a segment that ends at {end}"
+        yield f"messages below {record.delivered_to} were delivered, but the segment ends at {end}"
     bounds = np.array([(record.acked_to, record.acked_to), *record.acked]).ravel()[1:]
     if (bounds[1:] <= bounds[:-1]).any():
-        yield f"the acked runs {record.acked[:10]} do not rise beyond {record.acked_to}"
+        yield f"the acked runs {record.acked[:10]} must rise, and lie above {record.acked_to}"
     if bounds[-1] > record.delivered_to:
         yield f"offsets up to {bounds[-1]} are acked, but only those below {record.delivered_to} were delivered"
     runs = [run for one in record.held for run in one.runs]
     if any(low > high or high > record.delivered_to for low, high in runs):
-        yield f"leases {runs[:10]} are not all of what was delivered, below {record.delivered_to}"
+        yield f"leases {runs[:10]} do not match the messages delivered below {record.delivered_to}"
 
 
 def _broken_between(before: CursorRecord, after: CursorRecord) -> Iterator[str]:
     if after.epoch < before.epoch:
-        yield f"the cursor's epoch falls from {before.epoch} to {after.epoch}"
+        yield f"the cursor's epoch decreases from {before.epoch} to {after.epoch}"
     if after.epoch != before.epoch:
         return
     if after.acked_to < before.acked_to:
-        yield f"acked_to falls from {before.acked_to} to {after.acked_to}"
+        yield f"acked_to decreases from {before.acked_to} to {after.acked_to}"
     if after.delivered_to < before.delivered_to:
-        yield f"delivered_to falls from {before.delivered_to} to {after.delivered_to}"
+        yield f"delivered_to decreases from {before.delivered_to} to {after.delivered_to}"
     if not _within(before.acked, [(0, after.acked_to), *after.acked]):
         acked = Runs([(0, after.acked_to), *after.acked])
         if lost := [gap for run in before.acked for gap in acked.gaps(*run)]:
-            yield f"offsets {lost[:10]} are not acked any more"
+            yield f"offsets {lost[:10]} are no longer acked"
 
 
 def _within(before: Sequence[Run], after: Sequence[Run]) -> bool:

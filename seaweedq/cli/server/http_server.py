@@ -88,7 +88,7 @@ def url_of(host: str, listener: socket.socket, scheme: str = "http") -> str:
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn with the broker's own shutdown. The process handles signals, not uvicorn. The port for brokers
+    """A uvicorn server with the broker's own shutdown. The process handles signals, not uvicorn. The port for brokers
     (`peer_listener`) is served for as long as the port for clients."""
 
     def __init__(

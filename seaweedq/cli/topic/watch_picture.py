@@ -214,7 +214,7 @@ class Frame:
 
 
 def picture(topic: str, watched: WatchHistory, frame: Frame, trouble: str = "") -> RenderableType:
-    """Returns the picture of a topic. `trouble` is the reason if there is no newer snapshot."""
+    """Returns the picture of a topic. `trouble` explains why there is no newer snapshot, if there is none."""
     segments = by_range(watched.now.segments.values())
     rates = watched.rates()
     owners = sorted({segment.owner for segment in segments if segment.owner})

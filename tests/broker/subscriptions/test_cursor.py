@@ -32,22 +32,22 @@ from tests.support.brokers.stored import record_of
 GOOD = CursorRecord(epoch=5, acked_to=3, acked=((4, 6), (8, 9)), delivered_to=10)
 
 REFUSED = {
-    "acked below 0": (replace(GOOD, acked_to=-1), None, "below -1 is acked"),
-    "acked what was not delivered": (replace(GOOD, acked_to=11, acked=()), None, "below 11 is acked"),
+    "acked below 0": (replace(GOOD, acked_to=-1), None, "below -1 are acked"),
+    "acked what was not delivered": (replace(GOOD, acked_to=11, acked=()), None, "below 11 are acked"),
     "delivered beyond the end": (GOOD, 9, "ends at 9"),
     "a run beyond what was delivered": (replace(GOOD, acked=((4, 11),)), None, "offsets up to 11 are acked"),
-    "a run that touches what is below": (replace(GOOD, acked=((3, 6),)), None, "do not rise"),
-    "an empty run": (replace(GOOD, acked=((5, 5),)), None, "do not rise"),
-    "runs that overlap": (replace(GOOD, acked=((4, 6), (5, 9))), None, "do not rise"),
+    "a run that touches what is below": (replace(GOOD, acked=((3, 6),)), None, "must rise"),
+    "an empty run": (replace(GOOD, acked=((5, 5),)), None, "must rise"),
+    "runs that overlap": (replace(GOOD, acked=((4, 6), (5, 9))), None, "must rise"),
     "leases of what was not delivered": (
         replace(GOOD, held=(HeldLease("l", "c", 1.0, ((9, 11),)),)),
         None,
-        "not all of what",
+        "do not match the messages delivered",
     ),
-    "acked_to falls": (replace(GOOD, acked_to=2, acked=((3, 9),)), None, "acked_to falls from 3 to 2"),
-    "delivered_to falls": (replace(GOOD, delivered_to=9), None, "delivered_to falls from 10 to 9"),
+    "acked_to falls": (replace(GOOD, acked_to=2, acked=((3, 9),)), None, "acked_to decreases from 3 to 2"),
+    "delivered_to falls": (replace(GOOD, delivered_to=9), None, "delivered_to decreases from 10 to 9"),
     "an ack is forgotten": (replace(GOOD, acked=((4, 6),)), None, "(8, 9)"),
-    "the epoch falls": (replace(GOOD, epoch=4), None, "epoch falls from 5 to 4"),
+    "the epoch falls": (replace(GOOD, epoch=4), None, "epoch decreases from 5 to 4"),
 }
 RUNS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted).map(tuple), max_size=8)
 
@@ -120,7 +120,7 @@ async def test_a_cursor_that_may_not_be_written_keeps_acks_and_stops_no_other(
         subscription.cursors[bad].delivery.window.delivered_to = 0  # as a defect would leave it
         with caplog.at_level(logging.ERROR):
             await inside.dispatcher(broker).checkpoint()
-        assert "below 1 is acked, and all below 0 was delivered" in caplog.text
+        assert "messages below 1 are acked, but only messages below 0 were delivered" in caplog.text
         assert (await cursor(broker, topic, good)).acked_to == 1
         before = await cursor(broker, topic, bad)
         assert before is None or before.acked_to == 0
@@ -141,7 +141,7 @@ async def test_a_subscription_whose_epoch_would_fall_is_not_written(tmp_path: Pa
         await subscribe(broker, topic)
         there = await inside.assignment(broker).read(topic, "s")
         assert isinstance(there, Versioned)
-        with pytest.raises(SeaweedqError, match="epoch falls"):
+        with pytest.raises(SeaweedqError, match="epoch decreases"):
             await inside.assignment(broker).claim(topic, "s", there.replace(epoch=1), there)
         assert await inside.assignment(broker).read(topic, "s") == there
 
