@@ -207,7 +207,7 @@ async def test_what_goes_beyond_a_bound_of_the_cluster_is_counted_and_logged(
             assert answer.status_code == (429 if reason else 201)
             if reason:
                 assert await counted(http, reason) == 1
-                assert f"request refused ({reason}: the cluster has" in caplog.text
+                assert f"request refused ({reason}): the cluster has" in caplog.text
 
 
 @pytest.mark.brokers
@@ -218,7 +218,7 @@ async def test_a_forged_link_is_counted_and_logged(tmp_path: Path, caplog: pytes
         answer = await http.get(f"/v1/topics/t/uploads/{upload_id(0, 1, '0' * 32)}/content", params=forged)
         assert answer.status_code == 403
         assert await counted(http, "forbidden") == 1
-        assert "request refused (forbidden: the URL has expired" in caplog.text
+        assert "request refused (forbidden): the URL has expired" in caplog.text
 
 
 def test_each_reason_is_explained() -> None:

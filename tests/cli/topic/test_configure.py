@@ -45,10 +45,10 @@ def test_a_topic_is_changed_in_an_editor(
         assert result.exit_code == code, result.output
         return f"{result.output} {result.exception}"
 
-    assert "topic edited is unchanged" in edit("true")
+    assert "topic edited was not changed" in edit("true")
     shown = edit("""sed -i 's/"max_segments": 9/"max_segments": 7/'""")
     assert [line in shown for line in ('-    "max_segments": 9', '+    "max_segments": 7')] == [True, True]
-    assert "topic edited is changed" in shown
+    assert "topic edited was changed" in shown
     assert real_client.topic("edited")["scaling"]["max_segments"] == 7
     edit("""sed -i '/"max_segments"/d'""")
     assert real_client.topic("edited")["scaling"]["max_segments"] != 7
