@@ -12,7 +12,7 @@ from tests.support.chaos.segment_faults import CHANGE_PLACES
 STOP_PLACES = ("stop.retire", "stop.remove", "done.put", "done.stored", "stop.removed")
 START_S = 4.0  # on a machine with nothing else to do a broker is ready before
 GONE_S = 30.0
-OVERDUE = "the stop is not complete in time"
+OVERDUE = "the broker did not stop in time"
 KILLED = -15  # by the signal, before there was a handler
 
 
