@@ -1,23 +1,37 @@
 """Every error of seaweedq, one tree. Status codes are not here: `api/problems` maps slugs to them.
 
-SeaweedqError ├── BadRequest                the client must change the request │   ├── UnreadableRequest,
-UnreadableBody, UnsupportedContentType, UnsupportedEncoding, MissingContentType, │   │   NotAcceptable │   ├──
-InvalidRequest, InvalidName, InvalidMessages, InvalidPositions │   ├── RequestTooLarge, MessageTooLarge, RequestTimeout
-│   ├── RouteNotFound, MethodNotAllowed │   ├── TopicNotFound, SegmentNotFound, SubscriptionNotFound, UploadNotFound,
-PayloadNotFound │   ├── PrincipalNotFound, TokenNotFound │   ├── UploadIncomplete, UploadMismatch, InvalidUpload,
-UploadExpired, UploadConflict │   ├── WriteNotFound, WriteOutOfOrder, TooManyWriters │   ├── PayloadTooLarge,
-TooManyUploads, TooManyTopics, TooManySegments, InvalidImport, RateLimited │   ├── TopicConflict, SubscriptionConflict,
-TopicBeingDeleted, SegmentConflict, │   │   SequenceOutOfOrder, NeedsLevel, LevelConflict, RebuildConflict │   ├──
-OffsetOutOfRange, BelowRetention, LeaseEnded, LeaseOfAnother, NoDeadLetters │   ├── WrongHost, Unauthenticated │   └──
-Forbidden │       └── ForeignOrigin, PeerRefused ├── Unavailable               the client may retry after
-`retry_after_s` │   ├── NotReady, Restored, Overloaded, NeedsNewerBroker, PeerTooOld │   ├── JournalUnavailable,
-StoreUnavailable, CoordinationUnavailable │   └── NotOwner, PartlyTaken ├── Fenced                    another writer has
-replaced this one: stop writing, read the state again ├── Damaged                   stored bytes differ from those that
-were written │   └── JournalDamaged, ChainDamaged ├── UnfitStore                the store lacks a guarantee that the
-queue needs ├── LevelMismatch             the cluster's level is not one that this version reads ├── DataFolderInUse
-another process holds the data folder ├── ClientError               raised by the Python client alone │   └──
-ServerProblem, ConnectionFailed, FileMissing, MissingExtra └── InvariantViolated         a defect of the program, with
-the slug of the root (seaweedq/checks)
+    SeaweedqError
+    ├── BadRequest                the client must change the request
+    │   ├── UnreadableRequest, UnreadableBody, UnsupportedContentType, UnsupportedEncoding, MissingContentType,
+    │   │   NotAcceptable
+    │   ├── InvalidRequest, InvalidName, InvalidMessages, InvalidPositions
+    │   ├── RequestTooLarge, MessageTooLarge, RequestTimeout
+    │   ├── RouteNotFound, MethodNotAllowed
+    │   ├── TopicNotFound, SchemaNotFound, SegmentNotFound, SubscriptionNotFound, UploadNotFound,
+    │   │   PayloadNotFound
+    │   ├── PrincipalNotFound, TokenNotFound
+    │   ├── UploadIncomplete, UploadMismatch, InvalidUpload, UploadExpired, UploadConflict
+    │   ├── WriteNotFound, WriteOutOfOrder, TooManyWriters
+    │   ├── PayloadTooLarge, TooManyUploads, TooManyTopics, TooManySegments, InvalidImport, RateLimited
+    │   ├── TopicConflict, SchemaIncompatible, SubscriptionConflict, TopicBeingDeleted, SegmentConflict,
+    │   │   SequenceOutOfOrder, NeedsLevel, LevelConflict, RebuildConflict
+    │   ├── OffsetOutOfRange, BelowRetention, LeaseEnded, LeaseOfAnother, NoDeadLetters
+    │   ├── WrongHost, Unauthenticated
+    │   └── Forbidden
+    │       └── ForeignOrigin, PeerRefused
+    ├── Unavailable               the client may retry after `retry_after_s`
+    │   ├── NotReady, Restored, Overloaded, NeedsNewerBroker, PeerTooOld
+    │   ├── JournalUnavailable, StoreUnavailable, CoordinationUnavailable
+    │   └── NotOwner, PartlyTaken
+    ├── Fenced                    another writer has replaced this one: stop writing, read the state again
+    ├── Damaged                   stored bytes differ from those that were written
+    │   └── JournalDamaged, ChainDamaged
+    ├── UnfitStore                the store lacks a guarantee that the queue needs
+    ├── LevelMismatch             the cluster's level is not one that this version reads
+    ├── DataFolderInUse           another process holds the data folder
+    ├── ClientError               raised by the Python client alone
+    │   └── ServerProblem, ConnectionFailed, FileMissing, MissingExtra
+    └── InvariantViolated         a defect of the program, with the slug of the root (seaweedq/checks)
 
 The `fields` of an error help the reader to correct it; they become members of the problem document.
 """
@@ -290,6 +304,18 @@ class TopicConflict(BadRequest):
     """The topic exists with another configuration; fields: differences."""
 
     slug, title = "topic-exists", "The topic exists with another configuration"
+
+
+class SchemaIncompatible(BadRequest):
+    """The topic's schema cannot become this one; fields: differences (of fields, each with its rule)."""
+
+    slug, title = "schema-incompatible", "The topic's schema cannot become this one"
+
+
+class SchemaNotFound(BadRequest):
+    """The topic's schema has no such version; fields: topic, schema_id."""
+
+    slug, title = "schema-not-found", "The schema has no such version"
 
 
 class SubscriptionConflict(BadRequest):

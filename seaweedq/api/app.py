@@ -33,6 +33,7 @@ from seaweedq.api.handlers import (
     publish,
     pulls,
     rebuild,
+    schemas,
     seek,
     segments,
     subscriptions,
@@ -55,7 +56,7 @@ Work = Coroutine[Any, Any, Answer | None]
 Out = Outgoing | SocketOutgoing
 # The modules with routes, in the order of use, which is that of the OpenAPI document.
 HANDLERS = (
-    *(topics, publish, subscriptions, pulls, acks, subscription_stream, seek, fetch, topic_stream, files),
+    *(topics, schemas, publish, subscriptions, pulls, acks, subscription_stream, seek, fetch, topic_stream, files),
     *(uploads, imports, segments, principals, tokens, cluster, rebuild, pages, internal),
 )
 

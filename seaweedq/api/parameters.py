@@ -212,8 +212,13 @@ async def _segment(segment: str) -> int:
     return whole_number(segment, "segment", 0, MAX_NUMBER)
 
 
+async def _schema(schema: str) -> int:
+    return whole_number(schema, "schema", 0, MAX_NUMBER)
+
+
 PathTopic = Annotated[str, Depends(_topic)]
 PathSubscription = Annotated[str, Depends(_subscription)]
 PathWriter = Annotated[str, Depends(_writer)]
 PathSegment = Annotated[int, Depends(_segment)]
+PathSchema = Annotated[int, Depends(_schema)]
 PageToken = Annotated[str | None, query("page_token", "`next_page_token` of the previous page", {"type": "string"})]

@@ -60,6 +60,8 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.NotAcceptable: 406,
     errors.RequestTimeout: 408,
     errors.TopicConflict: 409,
+    errors.SchemaIncompatible: 409,
+    errors.SchemaNotFound: 404,
     errors.SubscriptionConflict: 409,
     errors.SegmentConflict: 409,
     errors.TopicBeingDeleted: 409,

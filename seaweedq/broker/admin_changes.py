@@ -7,9 +7,10 @@ leaves a change without its object, of which nobody was told. The answer to a re
 whichever broker it comes: it is that of the revision which the record has by then.
 
 Nobody waits for the object of another change, since each has the whole of its subject as it is now: a topic's record
-with its counter and the records of its segments; a subscription's with its cursors, and with the topic, unless this
-broker has put that; a token's with its principal. What is beside the record is read behind the transaction: older
-values would take back changes of between. Newer ones are no harm: they are those that a later snapshot has.
+with its counter, the records of its segments, and the newest two versions of its schema (each version was a change); a
+subscription's with its cursors, and with the topic, unless this broker has put that; a token's with its principal. What
+is beside the record is read behind the transaction: older values would take back changes of between. Newer ones are no
+harm: they are those that a later snapshot has.
 
 What is deleted says so first, in 1: a topic or subscription is `deleting`, a principal loses its uid, a token is over.
 Its files, cursors and records go behind 4. So the store has it as deleted before anybody can find that it is not there,
@@ -70,7 +71,12 @@ class AdminChanges:
     async def _of_topic(self, name: str, held: Versioned[TopicRecord]) -> list[Put]:
         counter = await self._coordination.get(keys.COUNTERS.key(name))
         segments = await self._below(keys.SEGMENTS.prefix(name, held.record.incarnation))
-        return [Put(counter.key, counter.value), *segments] if counter else segments
+        versions = []
+        if schema := held.record.config.schema:
+            newest = int(schema.get("schema-id", 0))
+            paths = [keys.SCHEMAS.key(name, held.record.incarnation, n) for n in (newest - 1, newest) if n >= 0]
+            versions = [Put(at, there.value) for at in paths if (there := await self._coordination.get(at))]
+        return [*([Put(counter.key, counter.value)] if counter else ()), *segments, *versions]
 
     async def _below(self, prefix: str) -> list[Put]:
         return [Put(one.key, one.value) for one in (await read_all(self._coordination, prefix))[0]]

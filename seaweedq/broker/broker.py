@@ -63,6 +63,7 @@ from seaweedq.broker.subscriptions.dead_lettering import DeadLettering
 from seaweedq.broker.subscriptions.subscribing import Subscribing
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
+from seaweedq.broker.topics.schema_versions import SchemaVersions
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.uploads import Uploading
 from seaweedq.clock import Clock, Ids
@@ -126,6 +127,7 @@ class Broker:
     # Its rooms, in the order in which they are made.
     recovery: Recovery
     topics: TopicAdmin
+    schemas: SchemaVersions
     log: Log
     load: Load
     publishing: Publishing
@@ -375,6 +377,7 @@ class Broker:
             self.reshaping.planner,
             self.retaining,
             self.topics,
+            self.schemas,
             self.deletion,
         )
         self.suspecting = Suspecting(context, self.process.revoked, self.reading)
@@ -412,6 +415,9 @@ class Broker:
             context.quota,
             self.generations.check,
             context.changes,
+        )
+        self.schemas = SchemaVersions(
+            context.catalog, context.coordination, context.store, context.entries, context.changes, context.clock
         )
         self.log = Log(
             context.journals.create(context.broker),

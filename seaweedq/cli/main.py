@@ -51,6 +51,7 @@ PANELS = {
     },
     "Topics": {
         "topic": _Command("topic.topic", "app", "Create, change, show and delete topics; change their segments."),
+        "schema": _Command("schema", "app", "Show, compare, check and evolve a typed topic's schema."),
         "top": _Command("top", "top", "Show the busiest topics and segments, live."),
         "subscription": _Command("subscription", "app", "Create, show, watch, seek, pause and delete subscriptions."),
         "dead-letters": _Command("dead_letters", "app", "List dead letters, or republish them."),

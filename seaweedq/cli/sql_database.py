@@ -45,7 +45,8 @@ def view(read: "TableRead", root: str, tail: str) -> str:
     whole = [part for part in read.files if part.is_whole]
     selects = [f"SELECT * FROM {tail}"]
     if whole:
-        selects.append(f"SELECT * FROM {_parquet(root, whole)}")
+        by_name = ", union_by_name = true" if read.has_versions else ""  # of columns, for which it opens all files
+        selects.append(f"SELECT * FROM {_parquet(root, whole, by_name)}")
     for part in read.files:
         if not part.is_whole:
             within = f"_offset >= {part.start} AND _offset < {part.end}"
@@ -55,9 +56,9 @@ def view(read: "TableRead", root: str, tail: str) -> str:
     return f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(selects)}){kept}"
 
 
-def _parquet(root: str, parts: Sequence["FilePart"]) -> str:
+def _parquet(root: str, parts: Sequence["FilePart"], more: str = "") -> str:
     files = ", ".join(literal(f"{root}/{part.file.path}") for part in parts)
-    return f"read_parquet([{files}], {_HIVE})"
+    return f"read_parquet([{files}], {_HIVE}{more})"
 
 
 def explained(read: "TableRead") -> Iterator[str]:

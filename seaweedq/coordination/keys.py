@@ -27,6 +27,7 @@ from seaweedq.coordination.records import (
     PrincipalRecord,
     RevocationRecord,
     RewindRecord,
+    SchemaRecord,
     SecretRecord,
     SegmentRecord,
     StartRecord,
@@ -238,6 +239,13 @@ TOPICS = KeyKind(
     lifetime="until the files of a deleted topic are gone",
     backup="both",
 )
+SCHEMAS = KeyKind(
+    "schemas/{topic}/{incarnation:010d}/{schema:010d}",
+    SchemaRecord,
+    writer="the broker that takes the request, in the transaction that decides on a topic's next version",
+    lifetime="until the topic goes; a topic whose schema never changed has none",
+    backup="both",
+)
 SEGMENTS = KeyKind(
     "segments/{topic}/{incarnation:010d}/{segment:010d}",
     SegmentRecord,
@@ -369,6 +377,7 @@ CATALOGUE = (
     JOURNALS,
     WAITING,
     TOPICS,
+    SCHEMAS,
     SEGMENTS,
     STARTS,
     TOMBSTONES,

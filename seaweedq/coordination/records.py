@@ -243,13 +243,23 @@ class TopicConfig(msgspec.Struct, frozen=True):
 
 class TopicRecord(msgspec.Struct, frozen=True):
     """A topic. Its incarnation tells it from earlier topics of the same name. `creator` is the uid of the principal
-    that created it, to whose limits it counts; it is not there if nobody in particular did."""
+    that created it, to whose limits it counts; it is not there if nobody in particular did. `pending` is the id of a
+    version of the schema that was decided, and does not count yet (broker/topics/schema_versions)."""
 
     incarnation: int
     state: Literal["active", "deleting"]
     config: TopicConfig
     created_us: int
     creator: str | UnsetType = UNSET
+    pending: int | UnsetType = UNSET
+
+
+class SchemaRecord(msgspec.Struct, frozen=True):
+    """A version of a typed topic's schema: `schema` and `columns` are as in the topic's configuration."""
+
+    schema: dict[str, Any]
+    columns: str
+    created_us: int
 
 
 class Successor(msgspec.Struct, frozen=True):
@@ -486,8 +496,9 @@ class ImportRecord(msgspec.Struct, frozen=True):
     """An import of the object `name` (`size` bytes, `sha256`). `broker` works on it; None: no broker does.
 
     `started_us`, of the cluster's time, is that of rows that have none, and the one from which lifetimes count; with
-    `max_message_bytes` it makes rows a function of the file, and `batch_rows` does the same for batches. `rows` is
-    known once the file was checked; the first `rows_done` are durable. docs/internals/by-reference.md has the states.
+    `max_message_bytes` and `schema_id`, the version of the topic's schema, it makes rows a function of the file, and
+    `batch_rows` does the same for batches. `rows` is known once the file was checked; the first `rows_done` are
+    durable. docs/internals/by-reference.md has the states.
     """
 
     format: Literal["parquet", "ndjson", "arrow"]
@@ -505,15 +516,17 @@ class ImportRecord(msgspec.Struct, frozen=True):
     rows_done: int = 0
     segments: tuple[ImportedSegment, ...] = ()
     problem: ImportProblem | None = None
+    schema_id: int = 0
 
 
 class WriteRecord(msgspec.Struct, frozen=True):
     """The newest write of a writer: its `number`, and `uploads` files, of which `uploads_sha256` is the digest of their
     ids. While it is not over, the object `listed` has them. `broker` works on it; None: no broker does.
 
-    `started_us`, `max_message_bytes`, `batch_rows`, `rows` and `rows_done` are as of an import. `nonce` is in the name
-    of the producer, and `first` is the sequence of the first row. `drawn` says that the writer's name was drawn.
-    `ended_us` is when it was over, `ended_by` the broker that ended it. docs/internals/by-reference.md has the states.
+    `started_us`, `max_message_bytes`, `schema_id`, `batch_rows`, `rows` and `rows_done` are as of an import. `nonce` is
+    in the name of the producer, and `first` is the sequence of the first row. `drawn` says that the writer's name was
+    drawn. `ended_us` is when it was over, `ended_by` the broker that ended it. docs/internals/by-reference.md has the
+    states.
     """
 
     number: int
@@ -536,3 +549,4 @@ class WriteRecord(msgspec.Struct, frozen=True):
     problem: ImportProblem | None = None
     ended_us: int | None = None
     ended_by: str | None = None
+    schema_id: int = 0

@@ -120,10 +120,12 @@ def message_texts(
 ) -> pa.StringArray:
     """Returns one JSON object for each row.
 
-    `rows` have the schema `layout.rows(mask)`, and `numbers` are their offsets (int64). `attempts` are their numbers of
-    deliveries; None leaves `attempt` out. `links` are URLs of payloads by the URI of their reference. `separator`
-    follows each text.
+    `rows` have the schema `layout.rows(mask)`, or are of an earlier version, and `numbers` are their offsets (int64).
+    `attempts` are their numbers of deliveries; None leaves `attempt` out. `links` are URLs of payloads by the URI of
+    their reference. `separator` follows each text. Raises NotReady as `Layout.raised`.
     """
+    if layout.format is Format.TYPED:
+        rows = layout.raised(rows)
     offset = numbers.cast(pa.string())
     name = "value_base64" if layout.format is Format.BYTES else "value"
     names = rows.schema.names

@@ -23,9 +23,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from seaweedq.errors import ChainDamaged, NeedsNewerBroker
-from seaweedq.segments.entry import ROW_GROUP_ROWS, EntryMetadata, EntryName, Seal, open_entry, segment_folder
+from seaweedq.segments.entry import (
+    LAST_SEQUENCE,
+    MARKERS,
+    ROW_GROUP_ROWS,
+    EntryMetadata,
+    EntryName,
+    Seal,
+    open_entry,
+    segment_folder,
+)
 from seaweedq.segments.keyrange import KeyRange, tiles_key_space
-from seaweedq.segments.layout import OFFSET_FIELD, OPTIONAL_FIELDS, TIMESTAMP, TIMESTAMP_FIELD
+from seaweedq.segments.layout import MAX_SCHEMA_ID, OFFSET_FIELD, OPTIONAL_FIELDS, TIMESTAMP, TIMESTAMP_FIELD, unheld
 from seaweedq.segments.producers import ProducerTables
 
 _QUEUE_FIELDS = (OFFSET_FIELD, TIMESTAMP_FIELD, *OPTIONAL_FIELDS)
@@ -44,7 +53,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Listing:
-    """A topic's objects, sorted: the entries of each segment in order, and findings for all other objects."""
+    """A topic's objects, sorted: the entries of each segment in order, and findings for all other objects, apart from
+    the markers of the schema's versions."""
 
     chains: dict[int, list[EntryName]]
     findings: list[Finding]
@@ -56,7 +66,7 @@ class Listing:
         for name in sorted(names):
             if found := _parse(topic, name):
                 listing.chains.setdefault(found[0], []).append(found[1])
-            else:
+            elif not _is_marker(topic, name):
                 listing.findings.append(
                     Finding(name, "is not an entry of a segment's chain, and nothing else may be here")
                 )
@@ -120,7 +130,7 @@ class SegmentAudit:
             return
         with parquet:
             self._check_metadata(name, metadata, last)
-            self._check_schema(name, parquet.schema_arrow)
+            self._check_schema(name, parquet.schema_arrow, metadata.schema_id)
             self._before, self.end = metadata, metadata.next_offset
             yield from self._groups(name, parquet, metadata, wanted)
 
@@ -214,11 +224,17 @@ class SegmentAudit:
         except (ValueError, NeedsNewerBroker) as error:
             self.finding(str(error), name)
 
-    def _check_schema(self, name: EntryName, schema: pa.Schema) -> None:
+    def _check_schema(self, name: EntryName, schema: pa.Schema, version: int) -> None:
         if not pa.schema(list(schema)[: len(_QUEUE_FIELDS)]).equals(pa.schema(_QUEUE_FIELDS)):
             self.finding(f"does not begin with the queue's own columns: {schema.names}", name)
-        if self._schema is not None and not schema.equals(self._schema):
-            self.finding(f"has other columns than the entries before it: {schema.names}", name)
+        if self._schema is not None and self._before and not schema.equals(self._schema):
+            before, earlier = self._before.schema_id, self._schema
+            one, other = (earlier, schema) if before < version else (schema, earlier)  # an owner may lag behind
+            if version == before:
+                self.finding(f"has other columns than the entries before it: {schema.names}", name)
+            elif (field := unheld(one, other)) is not None:
+                detail = f"is of version {version} of the schema, and those before it of {before}"
+                self.finding(f"{detail}, but no version holds the field {field!r} of both", name)
         self._schema = schema
 
     def _groups(
@@ -249,6 +265,12 @@ def _parse(topic: str, name: str) -> tuple[int, EntryName] | None:
     if not (segment.isascii() and segment.isdecimal()) or name != segment_folder(topic, int(segment)) + str(entry):
         return None
     return int(segment), entry
+
+
+def _is_marker(topic: str, name: str) -> bool:
+    folder = segment_folder(topic, MARKERS)
+    marker = EntryName.from_object(name, folder) if name.startswith(folder) else None
+    return marker is not None and marker.sequence >= LAST_SEQUENCE - 2 * MAX_SCHEMA_ID
 
 
 def _read(parquet: pq.ParquetFile, number: int, first: int, newest_us: int) -> tuple[str, pa.Table | None]:
@@ -384,6 +406,11 @@ def misplaced(answer: pa.Table, first: int, end: int) -> str | None:
 
 
 def _different(rows: pa.Table, answer: pa.Table) -> str | None:
+    if unheld(rows.schema, answer.schema) is None:  # which are of an earlier version of the schema
+        later = [field for field in answer.schema if field.name not in rows.schema.names]
+        columns = [*rows.columns, *(pa.nulls(len(rows), field.type) for field in later)]
+        whole = pa.table(columns, [*rows.schema.names, *(field.name for field in later)])
+        rows = whole.select(answer.schema.names).cast(answer.schema)
     if rows.schema.names != answer.schema.names:
         return f"the broker returns the columns {answer.schema.names}, but the files have {rows.schema.names}"
     for name in rows.schema.names:

@@ -87,6 +87,10 @@ def _footer_bytes(file: memoryview) -> int:
     return int(_LENGTH.unpack(file[-_END_BYTES : -len(_PARQUET)])[0])
 
 
+MARKERS = -1  # the segment in whose folder the markers of a schema's versions are
+LAST_SEQUENCE = 99_999_999  # that a name has room for
+
+
 class SealedSuccessor(msgspec.Struct, frozen=True):
     """A segment that an intent opens: its id, and its range [low, high)."""
 
@@ -177,6 +181,12 @@ class EntryName(msgspec.Struct, frozen=True, order=True):
         if not found:
             raise ChainDamaged(f"{name!r} is not the name of a chain entry", name=name)
         return found
+
+    @staticmethod
+    def of_marker(incarnation: int, schema_id: int) -> "EntryName":
+        """Returns the name of the marker of a version of a schema, in the folder of the segment MARKERS: the newest one
+        comes first, and all come before the entries of segments."""
+        return EntryName(LAST_SEQUENCE - schema_id, incarnation)
 
     @staticmethod
     def from_object(name: str, folder: str = "") -> "EntryName | None":
@@ -308,7 +318,9 @@ def _decoded(stated: bytes, name: str) -> EntryMetadata:
 
 
 def read_rows(parquet: pq.ParquetFile, group: int, layout: Layout) -> pa.RecordBatch:
-    """Reads one row group as rows: without `_offset`, and without the optional columns that are all null."""
+    """Reads one row group as rows: without `_offset`, and without the optional columns that are all null. They have the
+    columns of the file, whose version may be another one than that of `layout`, the topic's."""
+    layout = layout.of(parquet.schema_arrow)
     table = parquet.read_row_group(group, columns=layout.table.names[1:], use_threads=False)
     batch = table.combine_chunks().to_batches()[0]
     present = [f for f in OPTIONAL_FIELDS if batch.column(f.name).null_count < len(batch)]

@@ -9,6 +9,10 @@ In files each column has a *field id*, the members of nested columns too, by whi
 readers take a file in which any column has an id as one in which all have, and find columns by nothing else. So either
 all columns of a file have ids or none has. The queue's are fixed, above every id that a schema may state and below
 those that Iceberg keeps for itself; docs/reference/files.md lists them. An id is never used for another column.
+
+A typed topic's schema has *versions*, and each batch of rows has the columns of one. Rows stay as they are in memory,
+in journals and in files; they are *raised* to a later version where they are put beside rows of that version, or shown.
+So a version only adds optional columns and widens types (segments/evolution), and no value changes when it is raised.
 """
 
 from collections.abc import Sequence
@@ -17,6 +21,8 @@ from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
+
+from seaweedq.errors import NotReady
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.map_(pa.string(), pa.string())
@@ -37,6 +43,7 @@ SMALL_BYTES, SAMPLE = 64 * 1024, 32  # batches smaller than this, on average of 
 SCHEMA_ID = b"schema-id"
 FIELD_ID = b"PARQUET:field_id"
 MAX_USER_ID = 1_999_999_999  # of a schema's field
+MAX_SCHEMA_ID = 1_000_000  # that a schema may state of itself; later versions have the next ones
 VALUE_ID = 1  # of `value`, on topics without a schema
 QUEUE_IDS = {
     "_offset": 2_147_000_000,
@@ -76,7 +83,7 @@ class Layout:
     def __post_init__(self) -> None:
         columns = [OFFSET_FIELD, TIMESTAMP_FIELD, *OPTIONAL_FIELDS, *self.values]
         object.__setattr__(self, "table", pa.schema(columns))
-        object.__setattr__(self, "schema_id", int((self.values.metadata or {}).get(SCHEMA_ID, b"0")))
+        object.__setattr__(self, "schema_id", schema_id_of(self.values))
 
     @staticmethod
     def from_format(format: Format, fields: pa.Schema | None = None) -> "Layout":
@@ -92,11 +99,41 @@ class Layout:
         schema = self._rows.get(mask)
         if schema is None:
             optional = [field for bit, field in enumerate(OPTIONAL_FIELDS) if mask >> bit & 1]
-            schema = self._rows[mask] = pa.schema([TIMESTAMP_FIELD, *optional, *self.values])
+            schema = self._rows[mask] = pa.schema([TIMESTAMP_FIELD, *optional, *self.values], self.values.metadata)
         return schema
 
+    def of(self, there: pa.Schema) -> "Layout":
+        """Returns the layout of the version whose rows, or whose files, have these columns."""
+        fields = pa.schema([field for field in there if not field.name.startswith("_")], there.metadata)
+        return self if fields.equals(self.values) else Layout(self.format, fields)
+
+    def raised(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns rows of this version or of an earlier one with the columns of this one. Raises NotReady for rows of a
+        later version, which this broker does not know yet."""
+        if self.format is not Format.TYPED:
+            return rows
+        schema = self.rows(mask_of(rows))
+        if rows.schema.equals(schema):  # mostly the same object, so that no field is compared
+            return rows
+        there = rows.schema
+        if (at := unheld(there, schema)) is not None:
+            raise NotReady(f"the field {at!r} is of a later version of the topic's schema; try again")
+        queue = [rows.column(field.name) for field in schema if field.name.startswith("_")]
+        return pa.RecordBatch.from_arrays([*queue, *self.values_of(rows)], schema=schema)
+
+    def values_of(self, rows: pa.RecordBatch) -> list[pa.Array]:
+        """Returns the columns `values` of rows that they hold (`unheld`)."""
+        found = []
+        for one in self.values:
+            at = rows.schema.get_field_index(one.name)
+            column = pa.nulls(rows.num_rows, one.type) if at < 0 else rows.column(at)
+            found.append(column if column.type == one.type else column.cast(one.type))
+        return found
+
     def complete(self, rows: pa.RecordBatch, first_offset: int) -> pa.RecordBatch:
-        """Completes rows to the columns of files: offsets from `first_offset` on, and nulls for absent columns."""
+        """Completes rows, of this version or of an earlier one, to the columns of files: offsets from `first_offset`
+        on, and nulls for absent columns. Raises NotReady as `raised`."""
+        rows = self.raised(rows)
         return pa.RecordBatch.from_arrays(self._columns(rows, first_offset), schema=self.table)
 
     def gather(self, batches: Sequence[tuple[int, pa.RecordBatch]]) -> pa.Table:
@@ -119,6 +156,31 @@ class Layout:
             for name in self.table.names[1:]
         ]
         return [offsets(first_offset, count), *found]
+
+
+def unheld(before: pa.Schema, after: pa.Schema) -> str | None:
+    """Returns a field of columns which others, those of a later version or of another topic, do not hold; None if they
+    hold all rows."""
+    own = {one.name: one for one in after}
+    for one in before:
+        known = own.pop(one.name, None)
+        if known is None or (one.nullable and not known.nullable):
+            return str(one.name)
+        if one.type != known.type and not is_wider(known.type, one.type):
+            return str(one.name)
+    return next((str(one.name) for one in own.values() if not one.nullable), None)
+
+
+def is_wider(kind: pa.DataType, before: pa.DataType) -> bool:
+    """Tells whether a type holds all values of another one, which Parquet's readers then read as that type."""
+    if pa.types.is_decimal(kind) and pa.types.is_decimal(before):
+        return bool(kind.scale == before.scale and kind.precision > before.precision)
+    return (before, kind) in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
+
+
+def schema_id_of(columns: pa.Schema) -> int:
+    """Returns the id of the schema that rows, or values, come from; 0 without one."""
+    return int((columns.metadata or {}).get(SCHEMA_ID, b"0"))
 
 
 def offsets(first: int, count: int) -> pa.Array:

@@ -85,7 +85,9 @@ def assemble(
 
 
 def together(parts: Sequence[pa.RecordBatch], layout: Layout) -> pa.RecordBatch:
-    """Puts rows of one layout together, in order; an optional column of some parts is null in the others."""
+    """Puts rows of a layout, or of earlier versions, together, in order; an optional column of some parts is null in
+    the others. Raises NotReady as `Layout.raised`."""
+    parts = [layout.raised(part) for part in parts]
     if len(parts) == 1:
         return parts[0]
     mask = 0

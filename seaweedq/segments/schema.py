@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from seaweedq.errors import InvalidRequest
 from seaweedq.json_reasons import in_words
-from seaweedq.segments.layout import FIELD_ID, MAX_USER_ID, PARTITION_COLUMN, SCHEMA_ID
+from seaweedq.segments.layout import FIELD_ID, MAX_SCHEMA_ID, MAX_USER_ID, PARTITION_COLUMN, SCHEMA_ID
 
 MAX_FIELDS = 1000
 
@@ -37,6 +37,18 @@ _PRIMITIVES = {
     "string": pa.string(),
     "uuid": pa.string(),
     "binary": pa.binary(),
+}
+
+
+_MEANT = {  # by the names of other systems
+    **dict.fromkeys(("bool", "bit"), "boolean"),
+    **dict.fromkeys(("int8", "int16", "int32", "integer", "smallint", "short"), "int"),
+    **dict.fromkeys(("int64", "uint32", "bigint"), "long"),
+    **dict.fromkeys(("float32", "real"), "float"),
+    **dict.fromkeys(("float64", "number", "numeric"), "double"),
+    **dict.fromkeys(("str", "text", "varchar", "char", "utf8"), "string"),
+    **dict.fromkeys(("bytes", "blob", "bytea"), "binary"),
+    **dict.fromkeys(("datetime", "timestamp_tz", "instant"), "timestamptz"),
 }
 
 
@@ -77,6 +89,8 @@ def parse_schema(stated: Any) -> pa.Schema:
     _check_names([field.name for field in fields])
     _check_ids({field.name: field.id for field in fields})
     _check_identifiers(schema.identifier_field_ids, fields)
+    if not 0 <= schema.schema_id <= MAX_SCHEMA_ID:
+        raise _refused("schema", f"the schema-id {schema.schema_id} must be between 0 and {MAX_SCHEMA_ID}")
     return pa.schema([_arrow_field(field) for field in fields], {SCHEMA_ID: str(schema.schema_id)})
 
 
@@ -98,6 +112,17 @@ def is_uuid(field: pa.Field) -> bool:
 def is_time(field: pa.Field) -> bool:
     """Tells whether a string column holds times of day."""
     return (field.metadata or {}).get(_MARK) == b"time"
+
+
+def type_text(field: pa.Field) -> str:
+    """Returns the type of a column as schemas state it."""
+    kind = field.type
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision}, {kind.scale})"
+    if pa.types.is_fixed_size_binary(kind):
+        return f"fixed[{kind.byte_width}]"
+    mark = (field.metadata or {}).get(_MARK, b"").decode()
+    return mark or next(name for name, known in _PRIMITIVES.items() if known == kind and name not in _AS_TEXT)
 
 
 def _name_of(stated: Any) -> str:
@@ -132,7 +157,9 @@ def _arrow_type(field: _Field) -> pa.DataType:
         if not 1 <= int(found[1]) <= 65_536:
             raise _refused(field.name, f"{kind} needs a length of 1 to 65,536")
         return pa.binary(int(found[1]))
-    raise _refused(field.name, f"the type {kind[:200]} is not supported; fields must be flat and of a primitive type")
+    meant = _MEANT.get(kind.lower())
+    hint = f"say {meant!r}" if meant else "fields must be flat and of a primitive type"
+    raise _refused(field.name, f"the type {kind[:200]} is not supported; {hint}")
 
 
 def _check_names(names: list[str]) -> None:

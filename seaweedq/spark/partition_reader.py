@@ -94,18 +94,19 @@ BEYOND = 2**63 - 1  # a start above all offsets
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """The part of a topic's description that its reads need: the columns of files, where they are, and when the topic
-    was created, which tells it from another of its name."""
+    """The part of a topic's description that its reads need: the columns of files, where they are, when the topic was
+    created, which tells it from another of its name, and the version of a typed topic's schema."""
 
     schema: pa.Schema
     folder: str
     created_at: str
+    schema_id: int | None = None
 
     @staticmethod
     def fetch(client: Client, topic: str) -> "TopicFacts":
         """Asks a broker."""
         facts = client.run(call("GET", topic_path(topic)))
-        return TopicFacts(table_schema(facts), facts["path"], facts["created_at"])
+        return TopicFacts(table_schema(facts), facts["path"], facts["created_at"], facts.get("schema_id"))
 
     def check_same(self, known: Sequence[Mapping[str, Any]]) -> None:
         """Raises ClientError for a segment map of another topic of this name."""

@@ -22,7 +22,7 @@ from seaweedq.client.core.calls import TopicFile, call, offsets_at, segment_map,
 from seaweedq.client.core.table import NOW, Rows, cover_rows, expiry_time
 from seaweedq.client.sync.client import Client
 from seaweedq.clock import SystemClock
-from seaweedq.errors import SegmentNotFound
+from seaweedq.errors import ClientError, SegmentNotFound
 from seaweedq.spark.offsets import (
     Known,
     Loss,
@@ -215,9 +215,24 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         """Returns the map, which is of the topic that the query began with."""
         answer = self._connected().run(segment_map(self.options.topic))
         there: Sequence[Mapping[str, Any]] = answer["segments"]
-        self.describe(self._connected()).check_same(there)
+        facts = self.describe(self._connected())
+        facts.check_same(there)
+        if answer.get("schema_id") != facts.schema_id:
+            self._follow_schema(facts)
         self._now = answer[NOW]
         return there
+
+    def _follow_schema(self, before: TopicFacts) -> None:
+        """Goes on with the topic's newest schema, as far as Spark can: the columns of a query are fixed. Raises
+        ClientError if one has a wider type by now, whose values Spark would not take."""
+        facts = TopicFacts.fetch(self._connected(), self.options.topic)
+        names = self.schema.names
+        if wider := [n for n in names if facts.schema.field(n).type != before.schema.field(n).type]:
+            raise ClientError(
+                f"version {facts.schema_id} of the schema of topic {self.options.topic!r} has wider types for {wider}; "
+                "start the query again, which goes on from its checkpoint with these types"
+            )
+        self.facts = facts
 
     def _with_time(self, offsets: Mapping[int, int]) -> dict[str, Any]:
         """Returns offsets as Spark keeps them: with the time at which the map was asked for."""

@@ -41,6 +41,7 @@ from seaweedq.client.core.table import (
     bounds_by_segment,
     check_expired,
     check_order,
+    conformed,
     expiry_time,
     opened,
     plan,
@@ -49,7 +50,7 @@ from seaweedq.client.core.table import (
 from seaweedq.client.sync.client import Client
 from seaweedq.clock import SystemClock
 from seaweedq.errors import ChainDamaged, ClientError, TopicNotFound
-from seaweedq.segments.entry import ENTRIES, EntryMetadata, EntryName, open_entry
+from seaweedq.segments.entry import ENTRIES, MARKERS, EntryMetadata, EntryName, open_entry
 from seaweedq.spark.compat import check_version, spark_schema_of
 
 if TYPE_CHECKING:
@@ -120,7 +121,9 @@ def read_topic(
         known = client.run(with_removed(topic, answer["segments"], starting, ending, segments))
         begin, end = (client.run(bounds_by_segment(topic, known, bound)) for bound in (starting, ending))
         chosen = plan(known, begin, end, segments, tail=tail == "read")
-        frame = planned_frame(spark, client, Fetch(where, topic, headers or {}), facts, known, chosen)
+        frame = planned_frame(
+            spark, client, Fetch(where, topic, headers or {}, table_schema(facts)), facts, known, chosen
+        )
     as_of = expiry_time(answer, expired)
     return frame.where(unexpired(as_of)) if as_of else frame
 
@@ -137,7 +140,7 @@ def planned_frame(
     schema = spark_schema_of(table_schema(facts))
     first = {each["id"]: name for each in known if (name := each.get("start_file"))}  # brokers of before have none
     frame = _files(spark, facts["path"], schema, chosen, first)
-    batches, rest = fetch_tail(client, fetch.topic, chosen.tail)
+    batches, rest = fetch_tail(client, fetch, chosen.tail)
     if batches:
         frame = frame.unionByName(spark.createDataFrame(pa.Table.from_batches(batches), schema))
     return frame.unionByName(_by_executors(spark, fetch, rest, schema)) if rest else frame
@@ -173,10 +176,10 @@ def _files(
 
 
 class Fetch:
-    """Fetches ranges of rows on an executor."""
+    """Fetches ranges of rows on an executor, with the `columns` that the topic had when the read was planned."""
 
-    def __init__(self, url: str | Sequence[str], topic: str, headers: Mapping[str, str]) -> None:
-        self._url, self.topic, self._headers = url, topic, dict(headers)
+    def __init__(self, url: str | Sequence[str], topic: str, headers: Mapping[str, str], columns: pa.Schema) -> None:
+        self._url, self.topic, self._headers, self._columns = url, topic, dict(headers), columns
 
     def __call__(self, ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of ranges (segment, start, end)."""
@@ -184,7 +187,15 @@ class Fetch:
             for batch in ranges:
                 for each in batch.to_pylist():
                     for rows in client.read_segment(self.topic, each["segment"], each["start"], each["end"], "keep"):
-                        yield _plain(rows)
+                        yield self.plain(rows)
+
+    def plain(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns rows as Spark takes them: without the marks of a field's type, and fixed binary as plain."""
+        rows = conformed(rows, self._columns)
+        columns = [
+            each.cast(pa.binary()) if pa.types.is_fixed_size_binary(each.type) else each for each in rows.columns
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
 
 
 def s3a(path: str) -> str:
@@ -192,7 +203,7 @@ def s3a(path: str) -> str:
     return "s3a://" + path.removeprefix("s3://") if path.startswith("s3://") else path
 
 
-def fetch_tail(client: Client, topic: str, tail: Iterable[Rows]) -> tuple[list[pa.RecordBatch], list[Rows]]:
+def fetch_tail(client: Client, fetch: Fetch, tail: Iterable[Rows]) -> tuple[list[pa.RecordBatch], list[Rows]]:
     """Fetches rows until they have DRIVER_BYTES, and returns them with the ranges that are left."""
     held: list[pa.RecordBatch] = []
     rest: list[Rows] = []
@@ -201,20 +212,14 @@ def fetch_tail(client: Client, topic: str, tail: Iterable[Rows]) -> tuple[list[p
         if size >= DRIVER_BYTES:
             rest.append(rows)
             continue
-        for batch in client.read_segment(topic, rows.segment, rows.start, rows.end, "keep"):
-            held.append(_plain(batch))
+        for batch in client.read_segment(fetch.topic, rows.segment, rows.start, rows.end, "keep"):
+            held.append(fetch.plain(batch))
             size += batch.nbytes
             at = batch.column("_offset")[-1].as_py() + 1
             if size >= DRIVER_BYTES:
                 rest += [Rows(rows.segment, at, rows.end)] if at < rows.end else []
                 break
     return held, rest
-
-
-def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns rows as Spark takes them: without the marks of a field's type, and fixed binary as plain."""
-    columns = [each.cast(pa.binary()) if pa.types.is_fixed_size_binary(each.type) else each for each in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _by_executors(spark: "SparkSession", fetch: Fetch, rest: Iterable[Rows], schema: "StructType") -> "DataFrame":
@@ -302,10 +307,12 @@ def plan_of_store(
     Raises TopicNotFound if there are no files, ChainDamaged for a chain with a gap, ValueError as `plan`.
     """
     store, root = opened(folder, storage)
-    chains = _chains(_listed(store, root), folder)
+    chains, markers = _chains(_listed(store, root), folder)
     paths = [f"{root}/segment={number}/{names[-1]}" for number, names in chains.items()]
+    newest = max(markers, key=lambda one: (one.first_offset, -one.sequence), default=None)
     with ThreadPoolExecutor(min(FOOTERS, len(paths))) as pool:
         last = list(pool.map(lambda path: _footer(store, path), paths))
+        columns = _footer(store, f"{root}/segment={MARKERS}/{newest}")[1] if newest else last[-1][1]
     known = [
         {
             "id": number,
@@ -315,7 +322,7 @@ def plan_of_store(
         }
         for (number, names), (metadata, _) in zip(chains.items(), last, strict=True)
     ]
-    schema = last[-1][1].append(SEGMENT).remove_metadata()
+    schema = columns.append(SEGMENT).remove_metadata()
     return plan(known, starting, ending, only, tail=False), schema
 
 
@@ -328,13 +335,18 @@ def _listed(store: FileSystem, root: str) -> list[str]:
     return [info.path.removeprefix(root).lstrip("/") for info in infos if info.type == FileType.File]
 
 
-def _chains(places: Iterable[str], topic: str) -> dict[int, Sequence[EntryName]]:
-    """Returns the entries of each segment, in their order, by the segments' numbers."""
+def _chains(places: Iterable[str], topic: str) -> tuple[dict[int, Sequence[EntryName]], Sequence[EntryName]]:
+    """Returns the entries of each segment, in their order, by the segments' numbers, and the markers of the schema's
+    versions."""
     found: dict[int, list[EntryName]] = {}
+    markers: list[EntryName] = []
     others: list[str] = []
     for place in places:
         folder, _, name = place.rpartition("/")
         segment, entry = _SEGMENT.fullmatch(folder), EntryName.from_object(name)
+        if entry and folder == f"segment={MARKERS}":
+            markers.append(entry)
+            continue
         if folder and not segment and not _is_hidden(folder):
             detail = (
                 f"{place!r} at {topic} is in a folder that does not belong to a segment; Spark cannot read a topic "
@@ -349,7 +361,7 @@ def _chains(places: Iterable[str], topic: str) -> dict[int, Sequence[EntryName]]
         raise TopicNotFound(f"no topic has files at {topic}", url=topic)
     if others:
         logger.warning("ignoring objects in %s that seaweedq did not write: %s", topic, sorted(others)[:3])
-    return {number: _check_whole(number, sorted(names)) for number, names in sorted(found.items())}
+    return {number: _check_whole(number, sorted(names)) for number, names in sorted(found.items())}, markers
 
 
 def _is_hidden(folder: str) -> bool:

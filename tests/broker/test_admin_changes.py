@@ -33,6 +33,7 @@ BOTH: tuple[KeyKind[Any], ...] = tuple(kind for kind in keys.CATALOGUE if kind.b
 KINDS = tuple(kind for kind in BOTH if kind is not keys.JOURNALS)  # whose changes administrators ask for
 SUB = "/v1/topics/t/subscriptions/s"
 SEEK = {"to": "earliest", "id": "once"}
+A, B = {"name": "a", "type": "int"}, {"name": "b", "type": "string"}
 READER = {"grants": [{"actions": ["read"], "topics": ["*"]}]}
 
 
@@ -51,6 +52,8 @@ CALLS = {
     "topic": Call("PUT", "/v1/topics/t", {"initial_segments": 3}, 201, 200),
     "topic's config": Call("PATCH", "/v1/topics/t", {"flush": {"max_age_s": 9}}, 200, 200, ("topic",)),
     "topic's end": Call("DELETE", "/v1/topics/t", None, 204, 204, ("topic", "subscription")),
+    "typed topic": Call("PUT", "/v1/topics/y", {"format": "typed", "schema": {"fields": [A]}}, 201, 200),
+    "topic's schema": Call("PATCH", "/v1/topics/y", {"schema": {"fields": [A, B]}}, 200, 200, ("typed topic",)),
     "subscription": Call("PUT", SUB, {"start": "latest"}, 201, 200, ("topic",)),
     "subscription's config": Call("PATCH", SUB, {"paused": True}, 200, 200, ("topic", "subscription")),
     "subscription's end": Call("DELETE", SUB, None, 204, 204, ("topic", "subscription")),
@@ -166,7 +169,8 @@ async def test_each_change_is_in_the_store_before_its_answer_by_one_put(tmp_path
         assert await ask(broker, name) == call.first
         made = broker.process.store.requests - requests
         assert len(changes(store)) == len(known) + 1
-        assert made["create"] == 1 + (name == "topic"), "the change, and a topic's first entry"
+        beside = name in ("topic", "typed topic", "topic's schema")
+        assert made["create"] == 1 + beside, "the change, and a topic's first entry or a version's marker"
         await assert_whole(broker)
 
 
@@ -341,7 +345,7 @@ async def test_a_subscriptions_change_takes_none_of_its_topic_back(tmp_path: Pat
 
 
 def test_changes_have_these_kinds() -> None:
-    of_topics = {"topics", "counters", "segments", "subscriptions", "cursors", "writes"}
+    of_topics = {"topics", "schemas", "counters", "segments", "subscriptions", "cursors", "writes"}
     wanted = {*of_topics, "journals", "principals", "tokens"}
     assert {kind.name for kind in BOTH} == wanted
 

@@ -67,6 +67,11 @@ CALLS = [
     ("topic tail t",),
     ("topic flush t",),
     ("topic files t",),
+    ("topic create v --format typed --schema {schema}",),
+    ("schema show v",),
+    ("schema check v {wider}",),
+    ("schema evolve v {wider} --if-version 0",),
+    ("schema diff v 0",),
     ("topic split t 0 --parts 2",),
     ("topic merge t 2 3",),
     ("topic roll t 1",),
@@ -113,7 +118,16 @@ CALLS = [
 def test_the_json_of_every_command_parses(real_broker, tmp_path):
     file = tmp_path / "rows.ndjson"
     file.write_text('{"n": 3}\n')
-    names = {"file": str(file), "bundle": str(tmp_path / "help.tar.gz"), "broker": "", "token": ""}
+    schemas = {"schema": "int", "wider": "long"}
+    for name, kind in schemas.items():
+        (tmp_path / name).write_text(json.dumps({"fields": [{"name": "n", "type": kind}]}))
+    names = {
+        **{name: str(tmp_path / name) for name in schemas},
+        "file": str(file),
+        "bundle": str(tmp_path / "help.tar.gz"),
+        "broker": "",
+        "token": "",
+    }
     called = set()
     for line, *stdin in CALLS:
         words = [word.replace("%", " ").format(**names) for word in line.split()]

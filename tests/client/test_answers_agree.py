@@ -51,6 +51,8 @@ PLAIN = {
     ("get", TOPIC),
     ("patch", TOPIC),
     ("get", "/v1/topics"),
+    ("get", f"{TOPIC}/schemas"),
+    ("get", TOPIC + "/schemas/{schema}"),
     ("post", f"{TOPIC}/flush"),
     ("put", TOPIC + "/subscriptions/{subscription}"),
     ("patch", TOPIC + "/subscriptions/{subscription}"),

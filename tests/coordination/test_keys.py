@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from seaweedq.access.limits import Limits
 from seaweedq.access.rights import Action, Grant
@@ -25,6 +26,7 @@ from seaweedq.coordination.keys import (
     RETENTION,
     REVOCATIONS,
     REWINDS,
+    SCHEMAS,
     SEGMENTS,
     SNAPSHOTS,
     STARTS,
@@ -146,7 +148,12 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
             state=st.sampled_from(["active", "deleting"]),
             config=CONFIGS,
             created_us=COUNTS,
+            pending=st.sampled_from([UNSET, 1]),
         ),
+    ),
+    SCHEMAS: (
+        [NAMES, NUMBERS, NUMBERS],
+        st.builds(records.SchemaRecord, schema=st.dictionaries(NAMES, COUNTS), columns=st.text(), created_us=COUNTS),
     ),
     SEGMENTS: (
         [NAMES, NUMBERS, NUMBERS],

@@ -93,6 +93,27 @@ def test_a_topic_whose_creation_was_not_answered_is_there(fragile, history, plac
     assert_works(broker, history)
 
 
+@pytest.mark.parametrize(
+    "place", [later("schema.decided"), "schema.marked", later("schema.counted"), later("change.made:2")]
+)
+def test_a_change_of_a_schema_that_was_cut_off_is_ended(fragile, place):
+    """Rows of both versions are in the journal alone when the broker dies again."""
+    broker, ask = fragile(place)
+    fields = [{"id": 1, "name": "n", "required": False, "type": "int"}]
+    ask("PUT", json={"format": "typed", "schema": {"type": "struct", "schema-id": 0, "fields": fields}})
+    ask("POST", "/messages", json={"value": {"n": 1}})
+    schema = {"type": "struct", "fields": [{"name": "n", "type": "long"}, {"name": "x", "type": "string"}]}
+    ask.to_death("PATCH", json={"schema": schema})
+    until(lambda: ask("GET").json()["schema_id"] == 1, what="the version that was decided")
+    assert ask("PATCH", json={"schema": schema, "if_schema_id": 0}).json()["schema_id"] == 1
+    ask("POST", "/messages", json={"value": {"n": 2**40, "x": "b"}})
+    broker.kill()
+    broker.start()
+    page = ask("GET", "/segments/0/messages?offset=0").json()["messages"]
+    assert [message["value"] for message in page] == [{"n": 1, "x": None}, {"n": 2**40, "x": "b"}]
+    assert len(list((broker.store / "topics" / TOPIC / "segment=-1").iterdir())) == 1
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("place", DELETION)
 def test_a_deletion_that_was_cut_off_is_finished_and_nothing_comes_back(fragile, history, place):

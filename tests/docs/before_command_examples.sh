@@ -7,6 +7,9 @@ echo 'port = 8080' | tee broker.log > broker.toml
 cat > rides.json <<'SCHEMA'
 {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "city", "type": "string", "required": true}]}
 SCHEMA
+cat > wider.json <<'SCHEMA'
+{"fields": [{"name": "city", "type": "string"}, {"name": "fare", "type": "double"}]}
+SCHEMA
 python <<'PARQUET'
 import pyarrow
 import pyarrow.parquet

@@ -81,3 +81,9 @@ def test_a_schema_that_does_not_fit_is_refused_by_field(stated: Any, field: str)
 
 def test_a_thousand_fields_are_taken() -> None:
     assert len(parse_schema(iceberg({f"f{n}": "int" for n in range(1000)}))) == 1000
+
+
+@pytest.mark.parametrize(("kind", "meant"), [("int64", "long"), ("Float64", "double"), ("VARCHAR", "string")])
+def test_the_type_of_another_system_is_told_by_its_name_here(kind: str, meant: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"say '{meant}'"):
+        parse_schema({"fields": [{"id": 1, "name": "x", "type": kind}]})

@@ -116,7 +116,8 @@ class Tails:
 def test_each_row_comes_once(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(topic_table, "DRIVER_BYTES", most)
     tails: Any = Tails()
-    held, rest = topic_table.fetch_tail(cast(Client, tails), "t", [Rows(0, 0, 10), Rows(1, 4, 10)])
+    fetch = topic_table.Fetch("http://b", "t", {}, pa.schema([("_offset", pa.int64()), ("segment", pa.int32())]))
+    held, rest = topic_table.fetch_tail(cast(Client, tails), fetch, [Rows(0, 0, 10), Rows(1, 4, 10)])
     held += [batch for rows in rest for batch in tails.read_segment("t", rows.segment, rows.start, rows.end, "keep")]
     found = [(row["segment"], row["_offset"]) for batch in held for row in batch.to_pylist()]
     assert sorted(found) == [*((0, n) for n in range(10)), *((1, n) for n in range(4, 10))]

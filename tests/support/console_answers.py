@@ -42,6 +42,7 @@ class Past:
             "state": "active",
             "format": "json",
             "schema": None,
+            "schema_id": None,
             "key_field": None,
             "messages": 12_345_678,
             "bytes": 9_876_543_210,

@@ -283,11 +283,12 @@ def _json(messages: bytes, next_offset: int, successors: tuple[int, ...] | None)
 def arrow_stream(segment: OpenSegment, pieces: Pieces, max_bytes: int) -> tuple[memoryview, int | None]:
     """Returns rows with all columns, including offsets, as an IPC stream of at most `max_bytes` but at least one row.
     Also returns the offset of the first row that did not fit, or None."""
-    sink, schema = pa.BufferOutputStream(), segment.layout.table
+    sink, layout = pa.BufferOutputStream(), segment.layout
+    schema = layout.table
     left, left_out = max_bytes - schema.serialize().size - _END_BYTES, None
     with pa.ipc.new_stream(sink, schema) as writer:
         for at, (first, rows) in enumerate(pieces):
-            rows = segment.layout.complete(rows, first)
+            rows = layout.complete(rows, first)
             fit = fitting(rows, left, 0 if at else 1, pa.ipc.get_record_batch_size)
             if fit:
                 writer.write_batch(rows.slice(0, fit))

@@ -22,7 +22,7 @@ from seaweedq.api.routes import HOT, OF_BODIES, OF_CREATION, OF_ROWS, OF_TOPIC, 
 from seaweedq.api.services import Parts
 from seaweedq.broker.publish import INLINE_ROWS, AppendedRows, Producer, Publisher, PublishResult, in_time
 from seaweedq.broker.read import AGAIN_S, ClusterTime
-from seaweedq.broker.topics import Catalog, Topic, TopicAdmin
+from seaweedq.broker.topics import Catalog, SchemaVersions, Topic, TopicAdmin
 from seaweedq.broker.uploads import REFUSALS, Payloads
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.records import TopicConfig
@@ -179,6 +179,7 @@ class Publish:
     payloads: Payloads
     reader: RequestReader
     time: ClusterTime
+    schemas: SchemaVersions
 
     @classmethod
     def of(cls, parts: Parts) -> Self:
@@ -188,7 +189,7 @@ class Publish:
             broker.uploading.payloads,
             broker.reading.readables.time,
         )
-        return cls(broker.catalog, broker.topics, publisher, payloads, parts.reader, time)
+        return cls(broker.catalog, broker.topics, publisher, payloads, parts.reader, time, broker.schemas)
 
     @router.route(
         "POST",
@@ -236,10 +237,17 @@ class Publish:
                 topic = await in_time(self._known(request, name, posted), deadline)
             _check_format(topic.layout, posted.format)
             try:
+                known = topic.layout
                 try:
                     found = await self._append(request, topic, posted, producer, deadline)
                 except TimeUnknown:  # from the decoder, before anything is stored
                     await deadline.retry(self.time.learn, Unavailable, pause_s=AGAIN_S)
+                    found = await self._append(request, topic, posted, producer, deadline)
+                except (InvalidMessages, InvalidRequest):
+                    if known.format is not Format.TYPED or not await in_time(
+                        self.schemas.is_later(topic, known), deadline
+                    ):
+                        raise
                     found = await self._append(request, topic, posted, producer, deadline)
             except (InvalidMessages, *REFUSALS):
                 repeated = await in_time(self._repeated(topic, posted, producer), deadline) if producer else None

@@ -131,11 +131,13 @@ class OneSegment(Struct):
 class SegmentMap(Struct, omit_defaults=True):
     """All segments of a topic, sorted by id. `unreadable` lists the ids of segments whose records need a newer broker.
 
-    `now` is the cluster's time: a message has expired once its `_expires` is not later than `now`.
+    `now` is the cluster's time: a message has expired once its `_expires` is not later than `now`. `schema_id` is the
+    newest version of a typed topic's schema.
     """
 
     segments: list[SegmentAnswer]
     now: datetime
+    schema_id: int | UnsetType = UNSET
     unreadable: list[int] | UnsetType = UNSET
 
 
@@ -237,7 +239,8 @@ async def segment_map(services: SegmentMapDep, topic: PathTopic) -> Response:
     ]
     unreadable = sorted(services.catalog.unreadable_of(found))
     now = moment(await services.time.now_us())
-    return json_answer(SegmentMap(answers, now, unreadable or UNSET))
+    version = found.layout.schema_id if found.record.config.schema else UNSET  # of no row that the map counts is later
+    return json_answer(SegmentMap(answers, now, version, unreadable or UNSET))
 
 
 @router.route(

@@ -14,10 +14,11 @@ from fastapi import Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.access.limits import NO_LIMITS, OF_TOPICS, Limits
-from seaweedq.access.rights import Action, Resource, judge
+from seaweedq.access.rights import OURS, Action, Resource, judge
 from seaweedq.api.access.authentication import forbidden
 from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.handlers.principals import Count, Rate
+from seaweedq.api.handlers.schemas import SchemaAnswer
 from seaweedq.api.parameters import (
     PageToken,
     PathTopic,
@@ -37,11 +38,19 @@ from seaweedq.balancer.policy import ScalingPolicy, Seconds, Target, scaling_pol
 from seaweedq.broker.load import policy_of
 from seaweedq.broker.read import TopicPositions
 from seaweedq.broker.retention import Preview, TopicDeletion, TopicFiles
-from seaweedq.broker.topics import Catalog, Topic, TopicAdmin
+from seaweedq.broker.topics import Catalog, SchemaVersions, Topic, TopicAdmin
 from seaweedq.coordination.records import FlushPolicy, RetentionPolicy, TopicConfig
-from seaweedq.errors import InvalidRequest, SegmentNotFound, TopicBeingDeleted, TopicConflict, TopicNotFound
+from seaweedq.errors import (
+    InvalidRequest,
+    SchemaIncompatible,
+    SegmentNotFound,
+    TopicBeingDeleted,
+    TopicConflict,
+    TopicNotFound,
+)
 from seaweedq.rows.bodies import JSON
 from seaweedq.rows.json_values import check_key_field
+from seaweedq.segments.evolution import with_ids
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import encode_fields, parse_schema
 
@@ -175,11 +184,24 @@ class ChangeRequest(Struct, forbid_unknown_fields=True):
     limits: TopicLimitsRequest | UnsetType = UNSET
 
 
+class PatchRequest(ChangeRequest, forbid_unknown_fields=True):
+    """The fields of a topic that can be changed.
+
+    - `schema`: the next version of a typed topic's schema, in Iceberg's JSON format. Fields are matched by `id`, and
+      those without an id by name; a new field gets the next id. A request with `schema` changes nothing else.
+    - `if_schema_id`: refuse the change unless this version is the newest.
+    """
+
+    schema: dict[str, Any] | UnsetType = UNSET
+    if_schema_id: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+
+
 class TopicRequest(ChangeRequest, forbid_unknown_fields=True):
     """A topic's configuration. All fields are optional; for an existing topic, only the fields in the request are
     compared.
 
-    - `format`: `json` (the default), `bytes` or `typed`. A typed topic needs `schema`, in Iceberg's JSON format.
+    - `format`: `json` (the default), `bytes` or `typed`. A typed topic needs `schema`, in Iceberg's JSON format; fields
+      without an `id` get the next one.
     - `key_field`: the top-level field of the value that supplies the message's key.
     - `initial_segments`: 1 by default. Segments split and merge later.
     - `max_payload_bytes`: the largest payload, if it should be lower than the brokers' setting.
@@ -200,20 +222,26 @@ def new_config(wanted: TopicRequest) -> TopicConfig:
         raise InvalidRequest(
             "a typed topic needs a schema; other topics must not have one", field="schema", value=format
         )
-    if wanted.schema and (size := len(msgspec.json.encode(wanted.schema))) > MAX_SCHEMA_BYTES:
-        detail = f"the schema has {size} bytes; the limit is {MAX_SCHEMA_BYTES}"
-        raise InvalidRequest(detail, field="schema", value=size, bound=MAX_SCHEMA_BYTES)
-    columns = parse_schema(wanted.schema) if wanted.schema else None
+    if wanted.schema:
+        _check_size(wanted.schema)
+    schema = with_ids(wanted.schema) if wanted.schema else None
+    columns = parse_schema(schema) if schema else None
     if wanted.key_field:
         check_key_field(Layout.from_format(format, columns), wanted.key_field)
     base = TopicConfig(
         format=format.value,
-        schema=wanted.schema or None,
+        schema=schema,
         key_field=wanted.key_field or None,
         initial_segments=wanted.initial_segments or 1,
         columns=encode_fields(columns) if columns else None,
     )
     return changed_config(base, wanted)
+
+
+def _check_size(schema: dict[str, Any]) -> None:
+    if (size := len(msgspec.json.encode(schema))) > MAX_SCHEMA_BYTES:
+        detail = f"the schema has {size} bytes; the limit is {MAX_SCHEMA_BYTES}"
+        raise InvalidRequest(detail, field="schema", value=size, bound=MAX_SCHEMA_BYTES)
 
 
 def changed_config(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
@@ -310,6 +338,7 @@ class TopicBounds(Struct):
 class TopicAnswer(Struct):
     """A topic. `scaling` is the policy in effect, with defaults filled in.
 
+    - `schema_id` is the id of the newest version of the schema, or null.
     - `segments` counts segments that receive messages. `hot_segments` counts overloaded segments that are not split
       because most of their load comes from one key.
     - `messages` counts all acknowledged messages.
@@ -324,6 +353,7 @@ class TopicAnswer(Struct):
     state: str
     format: str
     schema: dict[str, Any] | None
+    schema_id: int | None
     key_field: str | None
     initial_segments: int
     scaling: ScalingPolicy
@@ -375,6 +405,7 @@ _SHOWN = {
     "state": "active",
     **_EXAMPLE,
     "schema": None,
+    "schema_id": None,
     "scaling": msgspec.to_builtins(ScalingPolicy(min_segments=4)),
     "flush": {"max_bytes": None, "min_bytes": None, "max_age_s": 60.0},
     "retention": msgspec.to_builtins(shown_retention(RetentionPolicy())),
@@ -394,7 +425,7 @@ _SHOWN = {
 }
 _DRY_RUN = query(
     "dry_run",
-    "change nothing, and return what the retention would delete now",
+    "change nothing, and return what the retention would delete now, or the version that the schema would make",
     {"type": "boolean", "default": False},
     partial(truth, what="dry_run"),
     "false",
@@ -412,12 +443,13 @@ class TopicServices:
     deletion: TopicDeletion
     reader: RequestReader
     files: TopicFiles
+    schemas: SchemaVersions
 
     @classmethod
     def of(cls, parts: Parts) -> Self:
         broker = parts.broker
         positions, files = broker.reading.positions, broker.retaining.files
-        return cls(broker.catalog, broker.topics, positions, broker.deletion, parts.reader, files)
+        return cls(broker.catalog, broker.topics, positions, broker.deletion, parts.reader, files, broker.schemas)
 
 
 Services = Annotated[TopicServices, given(TopicServices)]
@@ -482,9 +514,9 @@ async def create_topic(
     """Creates a topic (201). If the topic exists, compares it with the fields in the request: 200 if they match,
     otherwise 409.
 
-    An empty `{}` therefore only ensures that the topic exists. In `flush`, `retention` and `scaling`, each field in the
-    request is compared with the current value; in `scaling`, a field may also match the default. The answer is the same
-    as for GET.
+    A `schema` matches if it is any version of the topic's schema. An empty `{}` therefore only ensures that the topic
+    exists. In `flush`, `retention` and `scaling`, each field in the request is compared with the current value; in
+    `scaling`, a field may also match the default. The answer is the same as for GET.
     """
     for _ in range(TRIES):
         with suppress(TopicNotFound, SegmentNotFound):  # it was deleted meanwhile
@@ -504,6 +536,8 @@ async def _ensured(services: TopicServices, topic: str, wanted: TopicRequest, cr
         created = await services.admin.create(topic, new_config(wanted), creator)
     found = services.catalog.topic(topic)
     if not created:
+        if wanted.schema and await services.schemas.has(found, wanted.schema):  # a program's, which is older than it
+            wanted = msgspec.structs.replace(wanted, schema=UNSET)
         compare(found, wanted)
         await services.admin.ensure(found)
     return json_answer(await _answer(services, found, fresh=created), 201 if created else 200)
@@ -530,23 +564,30 @@ async def show_topic(services: Services, topic: PathTopic) -> Response:
     Action.ALTER,
     "updateTopic",
     "Change a topic",
-    answers={200: {JSON: {"schema": {"anyOf": [TopicAnswer, PreviewAnswer]}}}},
-    refuses=(*OF_BODIES, 404, TopicConflict),
+    answers={200: {JSON: {"schema": {"anyOf": [TopicAnswer, PreviewAnswer, SchemaAnswer]}}}},
+    refuses=(*OF_BODIES, 404, TopicConflict, SchemaIncompatible),
     shows=_SHOWN,
 )
 async def change_topic(
     services: Services,
     topic: PathTopic,
     dry_run: Annotated[bool, _DRY_RUN],
-    wanted: Annotated[ChangeRequest, body(ChangeRequest, {"flush": {"max_age_s": 60}})],
+    wanted: Annotated[PatchRequest, body(PatchRequest, {"flush": {"max_age_s": 60}}, free_form=True)],
 ) -> Response:
     """Changes `flush`, `retention`, `scaling`, `limits`, `max_payload_bytes` or `ndjson`. Only the fields in the
     request change; null restores a default. All brokers apply the change immediately.
 
-    With `dry_run`, nothing changes, and the answer shows what the given `retention` would delete now. The request may
-    then contain no other field.
+    Or, alone, `schema`: a typed topic gets the next version of its schema, and from the answer on, brokers take its
+    rows. New optional fields, another order, wider types (int to long, float to double, a decimal of more precision)
+    and required fields that become optional are accepted. All else gets 409 `schema-incompatible` with all
+    `differences`. A repeat changes nothing.
+
+    With `dry_run`, nothing changes, and the answer shows what the given `retention` would delete now, or the version
+    that the given `schema` would make. The request may then contain no other field.
     """
     found = await services.catalog.require(topic)
+    if wanted.schema is not UNSET or wanted.if_schema_id is not UNSET:
+        return json_answer(await _change_schema(services, found, wanted, dry_run))
     if dry_run:
         named = [name for name in wanted.__struct_fields__ if getattr(wanted, name) is not UNSET]
         if others := [name for name in named if name != "retention"]:
@@ -560,6 +601,27 @@ async def change_topic(
         if await services.admin.change(found, config):
             return json_answer(await _answer(services, found))
         found = services.catalog.topic(topic)
+
+
+async def _change_schema(
+    services: TopicServices, topic: Topic, wanted: PatchRequest, dry_run: bool
+) -> TopicAnswer | SchemaAnswer:
+    named = {name for name in wanted.__struct_fields__ if getattr(wanted, name) is not UNSET}
+    if others := sorted(named - {"schema", "if_schema_id"}):
+        detail = f"a request that changes the schema changes nothing else, and this one names {', '.join(others)}"
+        raise InvalidRequest(detail, field=others[0])
+    if wanted.schema is UNSET:
+        raise InvalidRequest("if_schema_id is about a schema, and the request has none", field="if_schema_id")
+    if topic.name.startswith(OURS):
+        detail = f"the brokers write to topic {topic.name!r}, so its schema stays as it is"
+        raise InvalidRequest(detail, field="schema", value=topic.name)
+    _check_size(wanted.schema)
+    expected = None if wanted.if_schema_id is UNSET else wanted.if_schema_id
+    if not dry_run:
+        await services.schemas.change(topic, wanted.schema, expected)
+        return await _answer(services, topic)
+    schema, _ = await services.schemas.next(topic, wanted.schema, expected) or (topic.record.config.schema or {}, None)
+    return SchemaAnswer(int(schema.get("schema-id", 0)), schema)
 
 
 @router.route("DELETE", TOPIC, Action.DELETE, "deleteTopic", "Delete a topic", answers={204: None}, refuses=(404, 409))
@@ -605,6 +667,7 @@ async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) ->
         state=topic.record.state,
         format=config.format,
         schema=config.schema,
+        schema_id=topic.layout.schema_id if config.schema else None,
         key_field=config.key_field,
         initial_segments=config.initial_segments,
         scaling=policy_of(topic),

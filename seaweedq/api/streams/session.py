@@ -40,7 +40,7 @@ CHUNK_BYTES = 256 * 1024
 CHUNK_ROWS = 4096
 FILES, PEERS = 16, 64  # reads at a time, of files and of other brokers: one kind that hangs does not hold up the other
 SHARED_BYTES, SHARED_S = 4 * 1024 * 1024, 1.0
-Key = tuple[Topic, int, int]  # topic, segment, offset
+Key = tuple[Topic, int, int, int]  # topic, segment, offset, version of the schema
 LOOK_S = 0.5  # between two looks for room
 COMMENT_S = 15.0  # between two signs of life
 BYE_S = 1.0  # for a stream to end by itself
@@ -78,7 +78,7 @@ class Chunks:
         """Returns messages from an offset on, which is below the segment's end; none if all of them have expired.
         Links in it end by `until_us`, when the reader's token does: readers whose token ends share no links. Raises
         Unavailable."""
-        key = topic, segment.id, offset
+        key = topic, segment.id, offset, topic.layout.schema_id
         if (found := self._find(key)) and (until_us == NEVER_US or not found.has_links):
             return found
         waits = nullcontext() if segment.is_in_memory(offset) else self._files if segment.certain else self._peers

@@ -7,7 +7,14 @@ from seaweedq.broker.cluster.balancing import Autoscaler, Rebalancer
 from seaweedq.broker.cluster.leader import Leader, Recoveries
 from seaweedq.broker.cluster.level_upgrade import LevelUpgrade
 from seaweedq.broker.cluster.limit_split import LimitSplit
-from seaweedq.broker.cluster.periodic_tasks import Deletions, JournalSweep, LateFiles, PeriodicTask, UploadSweep
+from seaweedq.broker.cluster.periodic_tasks import (
+    Deletions,
+    JournalSweep,
+    LateFiles,
+    PendingVersions,
+    PeriodicTask,
+    UploadSweep,
+)
 from seaweedq.broker.cluster.snapshots import Snapshots
 from seaweedq.broker.context import Context
 from seaweedq.broker.load import Load
@@ -17,6 +24,7 @@ from seaweedq.broker.reshape.planning import Planner
 from seaweedq.broker.retention.retention import Retaining
 from seaweedq.broker.retention.topic_deletion import TopicDeletion
 from seaweedq.broker.service import Service, Tasks
+from seaweedq.broker.topics.schema_versions import SchemaVersions
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 
 DELETIONS_S = 1.0  # the periods of the tasks
@@ -38,6 +46,7 @@ class Leadership(Service):
         planner: Planner,
         retaining: Retaining,
         admin: TopicAdmin,
+        schemas: SchemaVersions,
         deletion: TopicDeletion,
     ) -> None:
         view, coordination, election = context.view, context.coordination, context.election
@@ -51,7 +60,7 @@ class Leadership(Service):
         self.limits = LimitSplit(view, election, context.peers, accounts)
         self.snapshots = Snapshots(context)
         recoveries = Recoveries(recovery.journals, context.roster, context.peers, coordination, context.broker)
-        tasks = self._periodic_tasks(context, admin, deletion, retaining)
+        tasks = self._periodic_tasks(context, admin, schemas, deletion, retaining)
         look = LeaderLook(
             Look(coordination, context.store, context.journals, context.backups),
             coordination,
@@ -73,7 +82,12 @@ class Leadership(Service):
         await self.leader.stop()
 
     def _periodic_tasks(
-        self, context: Context, admin: TopicAdmin, deletion: TopicDeletion, retaining: Retaining
+        self,
+        context: Context,
+        admin: TopicAdmin,
+        schemas: SchemaVersions,
+        deletion: TopicDeletion,
+        retaining: Retaining,
     ) -> Sequence[PeriodicTask]:
         catalog, coordination, clock = context.catalog, context.coordination, context.clock
         retention = retaining.retention
@@ -83,10 +97,12 @@ class Leadership(Service):
             catalog, coordination, context.store.payloads, clock, grace_s, leading, context.generations.check
         )
         deletions = Deletions(catalog, deletion.delete, clock)
+        versions = PendingVersions(catalog, schemas.finish, clock)
         late_files = LateFiles(catalog, admin.sweep, clock)
         journals = JournalSweep(coordination, context.journals, context.generations)
         return (
             PeriodicTask("ending deletions", deletions.end, DELETIONS_S, clock),
+            PeriodicTask("ending changes of schemas", versions.end, DELETIONS_S, clock),
             PeriodicTask("ending an upgrade of the level", self.upgrade.finish, LEVEL_S, clock),
             PeriodicTask("log of the possible level", self.upgrade.log_possible, DAY_S, clock),
             PeriodicTask("balancing", self._balance, BALANCE_S, clock),

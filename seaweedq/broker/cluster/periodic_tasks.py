@@ -46,6 +46,7 @@ from seaweedq.storage.interface import PayloadStore, folders
 
 DELETION_S = 5.0  # the leader continues a deletion that has not ended for so long
 DELETIONS = 4
+PENDING_S = 5.0  # the leader ends a change of a schema that has not ended for so long
 logger = logging.getLogger(__name__)
 LATE_S = 600.0
 PAGE = 200
@@ -110,6 +111,26 @@ class Deletions:
             logger.warning("topic %s is not deleted yet: %s", topic.name, error)
         except Exception:  # a defect must not end the others under way
             logger.exception("topic %s is not deleted yet", topic.name)
+
+
+class PendingVersions:
+    """Versions of topics' schemas that were decided, and whose brokers seem to have gone before they counted."""
+
+    def __init__(self, catalog: Catalog, finish: Callable[[Topic], Awaitable[None]], clock: Clock) -> None:
+        self._catalog = catalog
+        self._finish = finish
+        self._clock = clock
+        self._since_s: dict[Topic, float] = {}
+
+    async def end(self) -> None:
+        """Has those count that are due."""
+        now_s = self._clock.monotonic_s()
+        self._since_s = {topic: self._since_s.get(topic, now_s) for topic in self._catalog.pending.values()}
+        for topic in [topic for topic, since_s in self._since_s.items() if now_s - since_s > PENDING_S]:
+            try:
+                await self._finish(topic)
+            except SeaweedqError as error:
+                logger.warning("the next version of the schema of %s does not count yet: %s", topic.name, error)
 
 
 class JournalSweep:

@@ -51,6 +51,7 @@ class Importing(FileWork[ImportRecord]):
     ) -> None:
         super().__init__(context, WorkRecords(IMPORTS, context), FileOfImport(), readers, publishing)
         self._uploads = uploads
+        self._catalog = context.catalog
         self._cluster_us = reading.readables.time.learn
 
     async def begin(self, topic: Topic, upload_id: str, format: Format, bare: bool) -> ImportRecord:
@@ -79,6 +80,7 @@ class Importing(FileWork[ImportRecord]):
         return held.record
 
     async def _create(self, topic: Topic, where: WorkId, format: Format, bare: bool) -> Versioned[ImportRecord]:
+        await self._catalog.refresh(topic.name)  # its schema may have a later version, by which the file was made
         now_us = await self._cluster_us()
         upload = (await self._uploads.find(topic, where.name)).record
         reference = await self._uploads.claim(topic, where.name, "imported")
@@ -94,6 +96,7 @@ class Importing(FileWork[ImportRecord]):
             self._settings.max_message_bytes,
             self._settings.import_batch_rows,
             self._membership.broker,
+            schema_id=topic.layout.schema_id,
         )
         held = await self._records.create(topic, where, record)
         reach("import.checking")

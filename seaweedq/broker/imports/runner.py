@@ -63,6 +63,8 @@ from seaweedq.errors import (
     StoreUnavailable,
     Unavailable,
 )
+from seaweedq.segments.layout import Format
+from seaweedq.segments.schema import encode_fields
 from seaweedq.storage.interface import ObjectStore
 
 PIECE_BYTES = 4 * 1024 * 1024
@@ -255,6 +257,7 @@ class WorkRunner(Generic[Work]):
     async def _give(self, work: _Working[Work], at: int, first_row: int = 0, check: bool = False) -> None:
         """Gives the reader a file, from one of its rows on; starts it if there is none."""
         record, topic, file = work.now, work.where.find_topic(self._catalog), work.files[at]
+        layout = await self._catalog.layout(topic, record.schema_id)
         name = rules.object_name(work.where.topic, file.upload)
         opened_file = await opened(self._store, name, file.size, file.sha256, self._readers.folder)
         try:
@@ -263,7 +266,7 @@ class WorkRunner(Generic[Work]):
                 record.bare,
                 opened_file,
                 file.size,
-                topic.record.config.columns,
+                encode_fields(layout.values) if layout.format is Format.TYPED else None,
                 topic.record.config.format,
                 topic.record.config.key_field,
                 record.started_us,
@@ -275,7 +278,7 @@ class WorkRunner(Generic[Work]):
                 at == len(work.files) - 1,
             )
             if work.reader is None:
-                work.reader = await self._readers.start(job, topic.layout)
+                work.reader = await self._readers.start(job, layout)
             else:
                 await work.reader.next_file(job)
         finally:

@@ -235,6 +235,7 @@ class Writing(FileWork[WriteRecord]):
         await self._files.check(topic, f"{where.name}/{wanted.number}", wanted.uploads)
         if before is not None:
             await self._check_told(where, before)
+        await self._catalog.refresh(topic.name)  # its schema may have a later version, by which the files were made
         now_us = await self._cluster_us()
         listed = await self._files.put(where, wanted.number, [ListedUpload(each) for each in wanted.uploads])
         reach("write.listed")
@@ -253,6 +254,7 @@ class Writing(FileWork[WriteRecord]):
             nonce,
             first,
             self._membership.broker,
+            schema_id=topic.layout.schema_id,
         )
         held = await self._records.create(topic, where, record, before)
         if held.record is not record:

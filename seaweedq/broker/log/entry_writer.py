@@ -1,9 +1,11 @@
 """Writing an entry: rows that a journal held first become the next Parquet file of a chain.
 
-The flush, recovery, and the creation of a topic (for its empty first file) all put entries together here.
+The flush, recovery, and the creation of a topic (for its empty first file) all put entries together here. So are the
+markers of schemas' versions, which are files without rows beside the chains.
 """
 
 import asyncio
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +20,16 @@ from seaweedq.coordination.records import SegmentRecord
 from seaweedq.errors import ChainDamaged
 from seaweedq.formats import Level
 from seaweedq.segments.chain import Chain
-from seaweedq.segments.entry import EntryMetadata, Seal, encode_entry, oldest_upload
+from seaweedq.segments.entry import (
+    MARKERS,
+    EntryMetadata,
+    EntryName,
+    Seal,
+    encode_entry,
+    oldest_upload,
+    open_entry,
+    segment_folder,
+)
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.layout import Layout
 from seaweedq.segments.producers import ProducerTables
@@ -148,6 +159,29 @@ class EntryWriter:
         reach("entry.append")
         await chain.append(metadata, memoryview(data))
         reach("entry.appended")
+
+    async def put_marker(self, store: ObjectStore, topic: str, incarnation: int, layout: Layout) -> None:
+        """Puts the marker of a version of a topic's schema (broker/topics/schema_versions), unless it is there. One
+        with other columns is replaced. Raises StoreUnavailable."""
+        place = EntryName.of_marker(incarnation, layout.schema_id)
+        name = f"{segment_folder(topic, MARKERS)}{place}"
+        metadata = EntryMetadata(
+            *(self._cluster, topic, MARKERS, 0, 0, place.sequence, incarnation, incarnation, self._broker),
+            *(self._ids.nonce(), layout.schema_id, self._clock.now_us(), 0, b""),
+        )
+        data = await asyncio.to_thread(encode_entry, [], layout, metadata)
+        while not await store.create(name, memoryview(data)):
+            there = await asyncio.to_thread(_values, await store.read(name), name)
+            if there.equals(layout.values.remove_metadata(), check_metadata=True):
+                return
+            await store.delete(name)
+
+
+def _values(file: bytes, name: str) -> pa.Schema:
+    """Returns the user's columns of a marker. Raises ChainDamaged."""
+    parquet, _ = open_entry(io.BytesIO(file), name)
+    with parquet:
+        return pa.schema([field for field in parquet.schema_arrow if not field.name.startswith("_")])
 
 
 def _encode(rows: Sequence[tuple[int, pa.RecordBatch]], layout: Layout, metadata: EntryMetadata) -> pa.Buffer:

@@ -1,9 +1,10 @@
 """The log of one life of a broker: the journal that makes rows durable, and the flusher that brings them into chains.
 
 `due` decides which tails are due; it is a pure function of what is in memory and how old that is. `Flusher` carries it
-out: it takes the head of the tail (all durable), encodes it in a thread, appends it to the chain, and only then drops
-it from the tail. A crash before the append leaves the rows in the journal; between append and release, recovery finds
-them in the chain and skips them. So nothing is lost or doubled, whichever step is the last.
+out: it takes the head of the tail (all durable, and of one version of the schema), encodes it in a thread, appends it
+to the chain, and only then drops it from the tail. A crash before the append leaves the rows in the journal; between
+append and release, recovery finds them in the chain and skips them. So nothing is lost or doubled, whichever step is
+the last.
 
 Order at a stop: nothing more is taken, the commits under way end, and then everything is flushed. What a stop does not
 finish stays in the journal, and a recovery finds it there.
@@ -12,7 +13,7 @@ finish stays in the journal, and a recovery finds it there.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.group_commit import GroupCommit
@@ -176,8 +177,10 @@ class Flusher:
             last = seal if end == segment.end else None
             began_s = self._clock.monotonic_s()
             try:
+                layout = segment.layout.of(head[0].rows.schema) if head else segment.layout
+                source = replace(segment.source, layout=layout)
                 await self._entries.append(
-                    segment.source, segment.chain, rows, segment.producers, segment.max_timestamp_us, last
+                    source, segment.chain, rows, segment.producers, segment.max_timestamp_us, last
                 )
             except Exception as error:
                 self.durations["failed"].add(self._clock.monotonic_s() - began_s)

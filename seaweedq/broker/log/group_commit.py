@@ -32,7 +32,7 @@ from seaweedq.concurrency.futures import fail
 from seaweedq.errors import JournalUnavailable, NotReady, Unavailable
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
-from seaweedq.segments.layout import mask_of
+from seaweedq.segments.layout import Layout, mask_of, schema_id_of
 from seaweedq.segments.producers import Sequences
 from seaweedq.segments.rows import Single, newest_us, rows_of_singles
 
@@ -43,17 +43,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows of one segment and their serialised form, on whose bytes they stand; the newest `_timestamp` among them."""
+    """Rows of one segment and their serialised form, on whose bytes they stand; the newest `_timestamp` among them, and
+    the version of their schema."""
 
     rows: pa.RecordBatch
     payload: pa.Buffer
     max_timestamp_us: int
+    schema_id: int
 
     @staticmethod
     def encode(rows: pa.RecordBatch) -> "EncodedRows":
         """Serialises rows, once. The result stands on the new bytes, so that the request's own buffers can go."""
-        payload = rows.serialize()
-        return EncodedRows(pa.ipc.read_record_batch(payload, rows.schema), payload, newest_us(rows))
+        payload, schema = rows.serialize(), rows.schema
+        return EncodedRows(pa.ipc.read_record_batch(payload, schema), payload, newest_us(rows), schema_id_of(schema))
+
+    def raised(self, layout: Layout) -> "EncodedRows":
+        """Returns the rows in the version of a layout. Raises NotReady for rows of a later one."""
+        return self if self.schema_id == layout.schema_id else EncodedRows.encode(layout.raised(self.rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +308,7 @@ class GroupCommit:
         try:
             for append, frame in zip(taken.appends, frames, strict=True):
                 rows, size = append.encoded.rows, append.encoded.payload.size
-                buffered = BufferedRows(frame.first_offset, rows, size, number, at_s)
+                buffered = BufferedRows(frame.first_offset, rows, size, number, at_s, frame.schema_id)
                 append.segment.append_durable(buffered, frame.ranges, now_us, append.encoded.max_timestamp_us)
                 self.messages += frame.count
                 self.size_bytes += size
@@ -389,7 +395,7 @@ def _assign(appends: Sequence[Append], now_us: int) -> list[Frame]:
                 first_offset=first,
                 count=count,
                 columns=mask_of(encoded.rows),
-                schema_id=segment.layout.schema_id,
+                schema_id=encoded.schema_id,
                 ranges=tuple(ranges),
                 append_time_us=now_us,
                 payload=encoded.payload,

@@ -29,13 +29,15 @@ from seaweedq.segments.producers import Duplicate, New, OutOfOrder, ProducerTabl
 
 @dataclass(frozen=True, slots=True)
 class BufferedRows:
-    """Rows of one commit: their first offset, their size, their commit, and when they came (monotonic)."""
+    """Rows of one commit: their first offset, their size, their commit, when they came (monotonic), and the version of
+    their schema."""
 
     first: int
     rows: pa.RecordBatch
     size_bytes: int
     commit: int
     at_s: float
+    schema_id: int = 0
 
     @property
     def end(self) -> int:
@@ -72,12 +74,12 @@ class Tail:
         return self._buffered[0]
 
     def head(self, limit_bytes: int) -> list[BufferedRows]:
-        """Returns the first rows, together at most `limit_bytes`, but those of one commit at least."""
+        """Returns the first rows, of one version, together at most `limit_bytes`, but those of one commit at least."""
         taken: list[BufferedRows] = []
         size = 0
         for rows in self._buffered:
             size += rows.size_bytes
-            if taken and size > limit_bytes:
+            if taken and (size > limit_bytes or rows.schema_id != taken[0].schema_id):
                 break
             taken.append(rows)
         return taken
@@ -150,7 +152,7 @@ class OpenSegment:
         self.owner = source.owner
         self.topic = source.topic
         self.id = source.segment
-        self.layout = source.layout
+        self.layout = source.layout  # of the newest version that is known here
         self.chain = chain
         self.tail = Tail(chain.end)
         self.next = chain.end  # the offset to give out next; those from `end` on are on their way to the journal

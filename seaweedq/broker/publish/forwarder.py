@@ -33,6 +33,7 @@ from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import fail, resolve
 from seaweedq.coordination.seen_revisions import SeenRevisions
 from seaweedq.errors import NotOwner, SeaweedqError, Unavailable
+from seaweedq.segments.layout import Layout
 from seaweedq.segments.producers import FORWARD, Sequences
 from seaweedq.segments.rows import newest_us
 
@@ -212,18 +213,19 @@ class ForwardReceiver:
             self._coordination.seen = header.seen
         try:
             try:
-                segment = await deadline.bound(self._opened(header))
+                segment, layout = await deadline.bound(self._opened(header))
             except TimeoutError:
                 raise NotOwner(untaken(deadline).detail) from None  # certainly not appended
             if header.part not in segment.source.parts:
                 raise NotOwner(f"segment {segment.id} of {header.topic!r} has no part that begins at {header.part}")
             in_thread = header.length > THREAD_BYTES
-            rows = await asyncio.to_thread(_read, frame, segment) if in_thread else _read(frame, segment)
+            rows = await asyncio.to_thread(_read, frame, layout) if in_thread else _read(frame, layout)
             return await self._local.append(segment, header.part, rows, frame.sequences, deadline)
         except SeaweedqError as error:
             return Outcome(trouble=ErrorMessage.from_error(error))
 
-    async def _opened(self, header: ForwardHeader) -> OpenSegment:
+    async def _opened(self, header: ForwardHeader) -> tuple[OpenSegment, Layout]:
+        """Returns the segment, and the layout of the rows."""
         topic = self._catalog.get(header.topic)
         if topic is None or topic.record.incarnation != header.incarnation:
             await self._catalog.refresh(header.topic, header.segment)
@@ -232,9 +234,10 @@ class ForwardReceiver:
             raise NotOwner(f"this broker knows a different topic {header.topic!r}")
         if header.segment not in self._catalog.records(topic):
             await self._catalog.refresh(topic.name, header.segment)  # the other broker is ahead: it may have just come
-        return await self._ownership.opened(topic, header.segment)
+        segment = await self._ownership.opened(topic, header.segment)
+        return segment, await self._catalog.layout(topic, header.schema_id)
 
 
-def _read(frame: ForwardFrame, segment: OpenSegment) -> EncodedRows:
-    rows = frame.rows(segment.layout)
-    return EncodedRows(rows, pa.py_buffer(frame.payload), newest_us(rows))
+def _read(frame: ForwardFrame, layout: Layout) -> EncodedRows:
+    rows = frame.rows(layout)
+    return EncodedRows(rows, pa.py_buffer(frame.payload), newest_us(rows), layout.schema_id)

@@ -62,7 +62,8 @@ class LocalAppender:
     def begin(
         self, rows: Sequence[tuple[OpenSegment, int, EncodedRows]], sequences: Sequences | None
     ) -> list[PendingAppend]:
-        """Judges all rows, each for a part of a segment, and gives the new ones to one commit. Does not await.
+        """Judges all rows, each for a part of a segment, and gives the new ones to one commit, in the newest version of
+        the schema that this broker knows. Does not await.
 
         Raises SequenceOutOfOrder, and the error that closed a segment, before anything is given.
         """
@@ -76,6 +77,7 @@ class LocalAppender:
                 begun.append(PendingAppend(segment.id, verdict.offset, True))
             else:
                 offset: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+                encoded = encoded.raised(segment.layout)
                 appends.append(Append(segment, encoded, (Waiter(0, encoded.rows.num_rows, offset, part, sequences),)))
                 begun.append(PendingAppend(segment.id, offset, False))
         if appends:

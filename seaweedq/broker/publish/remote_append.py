@@ -269,5 +269,6 @@ def _frame(topic: Topic, rows: Slice, sequences: Sequences, seen: int) -> Forwar
         sequences.high,
         rows.encoded.payload.size,
         seen,
+        rows.encoded.schema_id,
     )
     return ForwardFrame(header, rows.encoded.payload)

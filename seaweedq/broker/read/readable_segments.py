@@ -120,13 +120,14 @@ class SentRows(msgspec.Struct, array_like=True):
 
 
 class SegmentRows(msgspec.Struct, array_like=True):
-    """The answer to a read: rows, and the end of the segment."""
+    """The answer to a read: rows, all of one version of the schema, and the end of the segment."""
 
     end: int
     pieces: list[SentRows]
+    schema_id: int = 0
 
     def rows(self, layout: Layout) -> Pieces:
-        """Returns the rows as Arrow batches, each with its first offset."""
+        """Returns the rows as Arrow batches, each with its first offset. `layout` is that of their version."""
         return [
             (one.first, pa.ipc.read_record_batch(pa.py_buffer(one.payload), layout.rows(one.columns)))
             for one in self.pieces
@@ -178,7 +179,7 @@ class RemoteSegment:
         """Returns rows from `offset` on. Raises Unavailable."""
         lending = await self._ask("read", SegmentRows, offset=offset, limit=limit, max_bytes=max_bytes)
         self.end = max(self.end, lending.end)
-        pieces = lending.rows(self.layout)
+        pieces = lending.rows(await self._readables.layout(self._topic, lending.schema_id))
         for first, rows in pieces:
             self.size_history.record_size(rows.num_rows, rows.nbytes)
             self.size_history.record_arrival(first, time_of(rows, 0))
@@ -287,6 +288,10 @@ class ReadableSegments:
         raise NotOwner(
             f"segments {sorted(missing)[:10]} of {topic.name!r} could not be read within {CALL_S:g} s; try again"
         )
+
+    async def layout(self, topic: Topic, schema_id: int) -> Layout:
+        """Returns the layout of a version of a topic's schema. Raises NotReady."""
+        return await self._catalog.layout(topic, schema_id)
 
     async def find(self, topic: Topic, ends: Mapping[int, int], timestamp_us: int) -> dict[int, int]:
         """Returns the offset to begin at in each of these segments, given their ends, so that no message from the first

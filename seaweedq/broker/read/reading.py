@@ -53,8 +53,10 @@ class ReadServer:
         """Returns rows of a segment of this broker. Raises NotOwner, NotReady."""
         segment = await self._opened(topic, call)
         pieces = await self._reader.read(segment, call.offset, call.limit, call.max_bytes)
-        lent = [SentRows(first, mask_of(rows), rows.serialize().to_pybytes()) for first, rows in pieces]
-        return SegmentRows(segment.end, lent)
+        layout = segment.layout
+        raised = [(first, layout.raised(rows)) for first, rows in pieces]
+        lent = [SentRows(first, mask_of(rows), rows.serialize().to_pybytes()) for first, rows in raised]
+        return SegmentRows(segment.end, lent, layout.schema_id)
 
     async def find(self, topic: Topic, call: SegmentCall) -> int:
         """Returns the first offset of a time in a segment of this broker. Raises NotOwner, NotReady."""

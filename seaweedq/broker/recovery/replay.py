@@ -31,6 +31,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import TypeAlias
 
 import msgspec
@@ -221,9 +223,11 @@ class Replay:
         source, chain = opened
         appended = 0
         while frames := await self._lacking(broker, topic, chain, segment, frames):
-            mine = dataclasses.replace(source, owner=broker, term=frames[0].term)  # all have that of the record
+            same = next(list(group) for _, group in groupby(frames, attrgetter("schema_id")))  # as an entry has to be
+            layout = await self._catalog.layout(topic, same[0].schema_id)
+            mine = dataclasses.replace(source, layout=layout, owner=broker, term=same[0].term)  # all have the record's
             try:
-                appended += await self._append_entry(mine, chain, frames, partial(self._catalog.is_gone, topic))
+                appended += await self._append_entry(mine, chain, same, partial(self._catalog.is_gone, topic))
             except Fenced:
                 logger.info("%s has grown in the meantime; continuing from its new end", chain.folder)
                 await chain.open()

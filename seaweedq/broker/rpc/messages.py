@@ -225,8 +225,8 @@ class ErrorMessage(msgspec.Struct, array_like=True):
 
 class ForwardHeader(msgspec.Struct, array_like=True, frozen=True):
     """The rows' segment, and where the part of its range begins; their optional columns (layout.mask_of); the producer
-    and sequences that make a repeat known; the size of the rows; and the highest revision of coordination that the
-    sender had seen."""
+    and sequences that make a repeat known; the size of the rows; the highest revision of coordination that the sender
+    had seen; and the version of the rows' schema."""
 
     topic: TopicName
     incarnation: Id
@@ -238,6 +238,7 @@ class ForwardHeader(msgspec.Struct, array_like=True, frozen=True):
     high: Count
     length: Count
     seen: Count = 0
+    schema_id: Count = 0
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):
@@ -263,7 +264,8 @@ class ForwardFrame:
         return Sequences(self.header.producer, self.header.low, self.header.high)
 
     def rows(self, layout: Layout) -> pa.RecordBatch:
-        """Reads and checks the rows, without a copy. Raises UnreadableBody."""
+        """Reads and checks the rows, without a copy. `layout` is that of their topic and version. Raises
+        UnreadableBody."""
         try:
             rows = pa.ipc.read_record_batch(pa.py_buffer(self.payload), layout.rows(self.header.columns))
             rows.validate(full=True)

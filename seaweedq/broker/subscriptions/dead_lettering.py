@@ -73,6 +73,7 @@ from seaweedq.errors import (
     SequenceOutOfOrder,
     Unavailable,
 )
+from seaweedq.segments.layout import unheld
 from seaweedq.segments.producers import LETTERS
 from seaweedq.segments.rows import Reference, assemble, headers_column, references_column, together
 from seaweedq.storage.interface import PayloadStore
@@ -118,8 +119,8 @@ class DeadLetterTopics:
 
     async def ensure(self, source: Topic, name: str, creator: str | None = None) -> Topic:
         """Returns the topic for the dead letters of `source`, which counts to the limits of the principal with the uid
-        `creator` if it is created here. Raises InvalidRequest if it has another format or is
-        `source` itself, TooManyTopics, TooManySegments, TopicBeingDeleted, Unavailable."""
+        `creator` if it is created here. Raises InvalidRequest if it has another format, does not hold all rows of
+        `source`, or is `source` itself, TooManyTopics, TooManySegments, TopicBeingDeleted, Unavailable."""
         if name == source.name:
             raise InvalidRequest(
                 f"dead_letter_topic is {name!r}, the topic itself, so its dead letters would be delivered again; "
@@ -133,11 +134,11 @@ class DeadLetterTopics:
             plain = TopicConfig(format=config.format, schema=config.schema, columns=config.columns)
             await self._admin.create(name, plain, creator)
         found = await self._catalog.require(name)
-        if found.layout.format is not source.layout.format or not found.layout.values.equals(source.layout.values):
+        if found.layout.format is not source.layout.format or unheld(source.layout.values, found.layout.values):
             raise InvalidRequest(
                 f"dead_letter_topic is {name!r}, whose format is {found.layout.format.value} with different columns "
                 f"or values than {source.name!r} ({source.layout.format.value}) has; name a topic of the same format "
-                "and schema, or one that does not exist",
+                "and schema, one that only has wider types and more fields, or one that does not exist",
                 field="dead_letter_topic",
                 value=name,
             )
@@ -393,7 +394,7 @@ class DeadLetters:
             rows.column("_key") if "_key" in names else None,
             headers_column(headers),
             None,
-            [rows.column(name) for name in target.layout.values.names],
+            target.layout.values_of(rows),
             references_column(references) if any(references) else None,
         )
 

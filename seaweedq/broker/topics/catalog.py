@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import UNSET
+
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.topics.invariants import check_writes
 from seaweedq.broker.topics.segment_index import (
@@ -55,11 +57,13 @@ REREADS = 3  # of many segments, which come in pages, some may change in between
 @dataclass(eq=False)
 class Topic:
     """A topic's record as it was `held` last, and what this broker has open of the topic. `routing` is made when first
-    needed. `place` is the name and the incarnation, under which the records of segments are indexed."""
+    needed. `place` is the name and the incarnation, under which the records of segments are indexed. `layout` is that
+    of the newest version of the schema, `layouts` has those that were needed here, by their ids."""
 
     name: str
     held: Versioned[TopicRecord]
     layout: Layout
+    layouts: dict[int, Layout] = field(default_factory=dict)
     signal: Signal = field(default_factory=Signal)
     opened: dict[int, OpenSegment] = field(default_factory=dict)
     deleting: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -76,8 +80,18 @@ class Topic:
         self.update(self.held)
 
     def update(self, held: Versioned[TopicRecord]) -> None:
-        """Replaces the record by a newer one of the same incarnation."""
+        """Replaces the record by a newer one of the same incarnation. Open segments go on with its schema."""
+        if self.held.record.config.columns != held.record.config.columns:
+            self.layout = layout_of(held.record)
+            for opened in self.opened.values():
+                opened.layout = self.layout
+        self.layouts[self.layout.schema_id] = self.layout
         self.held, self.record, self.revision = held, held.record, held.revision
+
+    def add_opened(self, segment: OpenSegment) -> None:
+        """Takes in a segment that was opened; a version may have begun meanwhile."""
+        segment.layout = self.layout
+        self.opened[segment.id] = segment
 
     def regroup(self, segment: int, now: Versioned[SegmentRecord] | None) -> None:
         """Reacts to a changed segment record: discards the routing, and closes a segment that has another owner, or
@@ -123,6 +137,7 @@ class Catalog:
         self._unreadable_topics: dict[str, Unreadable] = {}
         self._doomed: set[str] = set()
         self.limited: dict[str, Topic] = {}  # those that have limits
+        self.pending: dict[str, Topic] = {}  # those whose schema has a version that does not count yet
         self.starts = StartOffsets(self._raise_start)
         self._view = View(coordination, PREFIXES, self._apply)
         self.load = self._view.load
@@ -217,6 +232,21 @@ class Catalog:
         elif name not in self._unreadable_topics:
             return topic
         return self.topic(name)
+
+    async def layout(self, topic: Topic, schema_id: int) -> Layout:
+        """Returns the layout of a version of a topic's schema, which is read unless it was needed before. Raises
+        NotReady for one that no broker may have rows of yet, as far as is known here."""
+        if schema_id not in topic.layouts:
+            if schema_id > topic.layout.schema_id:
+                await self.refresh(topic.name)
+            if schema_id < topic.layout.schema_id:
+                key = keys.SCHEMAS.key(topic.name, topic.record.incarnation, schema_id)
+                if there := await self._coordination.get(key):
+                    fields = decode_fields(keys.SCHEMAS.require(there).record.columns)
+                    topic.layouts[schema_id] = Layout.from_format(topic.layout.format, fields)
+        if schema_id not in topic.layouts:
+            raise NotReady(f"version {schema_id} of the schema of topic {topic.name!r} is not known here; try again")
+        return topic.layouts[schema_id]
 
     async def reload_segments(self, topic: Topic) -> None:
         """Reads the records of a topic's segments again."""
@@ -391,6 +421,7 @@ class Catalog:
         before = self._topics.get(name)
         self._doomed.discard(name)
         self.limited.pop(name, None)
+        self.pending.pop(name, None)
         self._unreadable_topics.pop(name, None)
         if change.value is None:
             self._topics.pop(name, None)
@@ -416,6 +447,8 @@ class Catalog:
             before.update(held)
         if record.config.limits:
             self.limited[name] = self._topics[name]
+        if record.pending is not UNSET and record.state == "active":
+            self.pending[name] = self._topics[name]
         if before is None or self._topics[name] is not before:
             return
         if record.state == "deleting":

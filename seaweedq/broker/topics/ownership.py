@@ -248,7 +248,7 @@ class Ownership:
         chain.begin()
         source = Source.from_record(topic.name, segment, record, topic.layout)
         producers = ProducerTables.inherited(segment, source.key_range, source.cuts, before)
-        topic.opened[segment] = self._opened(topic, source, chain, producers, record)
+        topic.add_opened(self._opened(topic, source, chain, producers, record))
 
     def waiting_topics(self) -> list[tuple[RestoredReason, str]]:
         """Returns why topics wait for a rebuild, of the segments that are still this broker's: reason and text."""
@@ -285,7 +285,7 @@ class Ownership:
         if opened is None or not self._is_still(topic, segment, revision):
             return None
         opened.chain.raise_start(self._catalog.start(topic, segment))  # it may have risen meanwhile
-        topic.opened[segment] = opened
+        topic.add_opened(opened)
         if topic.routing:
             topic.routing.add_opened(opened)
         return opened
@@ -309,6 +309,8 @@ class Ownership:
                 await chain.open()
             finally:
                 self._catalog.check(topic)  # one that has been deleted meanwhile is not opened, nor damaged
+            if chain.last and chain.last.schema_id > topic.layout.schema_id:
+                await self._catalog.refresh(topic.name)  # the owner before knew a later version
         if record.state == "sealed" and not chain.sealed:
             await self._catalog.refresh(topic.name, number)
             self._catalog.segment(topic, number)

@@ -19,6 +19,7 @@ removed can be another topic's.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -39,7 +40,7 @@ from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import CoordinationUnavailable, NotReady, SeaweedqError, StoreUnavailable, TopicBeingDeleted
 from seaweedq.segments.chain import Chain
-from seaweedq.segments.entry import segment_folder, segment_in
+from seaweedq.segments.entry import MARKERS, EntryName, segment_folder, segment_in
 from seaweedq.segments.keyrange import tile
 from seaweedq.segments.producers import ProducerTables
 from seaweedq.segments.terms import first_term
@@ -174,7 +175,8 @@ class TopicAdmin:
         entries, _ = await read_all(self._coordination, keys.SEGMENTS.prefix(topic.name, incarnation))
         for entry in entries:
             await self.remove_files(segment_folder(topic.name, keys.SEGMENTS.parse(entry.key)[2]))
-        for kind in (keys.CURSORS, keys.SUBSCRIPTIONS, keys.STARTS, keys.TOMBSTONES, keys.SEGMENTS):
+        await self._remove_markers(topic.name, lambda dead: dead == incarnation)
+        for kind in (keys.CURSORS, keys.SUBSCRIPTIONS, keys.STARTS, keys.TOMBSTONES, keys.SCHEMAS, keys.SEGMENTS):
             reach("delete.records")
             await self._remove_records(kind.prefix(topic.name, incarnation))
         reach("delete.record")
@@ -190,6 +192,20 @@ class TopicAdmin:
                 await self._store.delete(name)
                 reach("delete.file")
             removed += len(page)
+        return removed
+
+    async def _remove_markers(self, topic: str, is_dead: Callable[[int], bool]) -> int:
+        """Deletes the markers of a topic's schema that are of dead incarnations. Returns their number."""
+        folder, removed = segment_folder(topic, MARKERS), 0
+        after = ""
+        while names := await self._store.list(folder, after, DELETIONS):
+            for name in names:
+                marker = EntryName.from_object(name, folder)
+                if marker and is_dead(marker.first_offset):
+                    await self._store.delete(name)
+                    reach("delete.file")
+                    removed += 1
+            after = names[-1]
         return removed
 
     async def sweep(self, only: Collection[str] | None = None) -> int:
@@ -221,6 +237,8 @@ class TopicAdmin:
             ids = {record.key: keys.SEGMENTS.parse(record.key)[2] for record in records}
             await self._delete_keys([key for key, number in ids.items() if number < below and number not in live])
             if below > len(live):
+                alive = topic.record.incarnation if topic else None
+                removed += await self._remove_markers(name, partial(_is_dead, below, alive))
                 async for folder in folders(self._store, f"topics/{name}/"):
                     number = segment_in(folder)
                     if number is not None and number < below and number not in live:
@@ -277,6 +295,11 @@ class TopicAdmin:
         for start in range(0, len(doomed), PAGE):
             page = doomed[start : start + PAGE]
             await self._catalog.commit([], [Delete(key) for key in page])
+
+
+def _is_dead(below: int, alive: int | None, incarnation: int) -> bool:
+    """Tells whether no topic has an incarnation, of those that were given out `below` a number, any more."""
+    return incarnation < below and incarnation != alive
 
 
 def live_ids(known: Mapping[int, SegmentRecord]) -> set[int]:

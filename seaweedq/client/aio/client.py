@@ -163,6 +163,25 @@ class AsyncClient:
         """Changes the given fields. Raises TopicNotFound, InvalidRequest."""
         return await self._run(calls.call("PATCH", calls.topic_path(name), config))
 
+    async def schemas(self, name: str) -> list[int]:
+        """Returns the ids of all versions of a typed topic's schema, the newest last. Raises TopicNotFound."""
+        return await self._run(calls.schemas(name))
+
+    async def schema(self, name: str, schema_id: int | None = None) -> dict[str, Any]:
+        """Returns a version of a typed topic's schema, by default the newest. Raises TopicNotFound, SchemaNotFound."""
+        return await self._run(calls.schema(name, schema_id))
+
+    async def evolve_schema(
+        self, name: str, schema: Mapping[str, Any], *, if_schema_id: int | None = None, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Makes a schema the next version of a typed topic's schema. Returns its `schema_id`, and the `schema` with an
+        id for each field. A repeat changes nothing, and so does `dry_run`.
+
+        Raises SchemaIncompatible with all `differences`, TopicConflict unless `if_schema_id` is the newest version,
+        TopicNotFound, InvalidRequest.
+        """
+        return await self._run(calls.evolve_schema(name, schema, if_schema_id, dry_run))
+
     async def preview_retention(self, name: str, **retention: Any) -> dict[str, int]:
         """Returns the number of files, bytes, messages and unread messages that this retention would delete now.
         Changes nothing.

@@ -172,6 +172,30 @@ def segments(topic: str) -> Steps[list[dict[str, Any]]]:
     return found
 
 
+def schemas(topic: str) -> Steps[list[int]]:
+    """Returns the ids of all versions of a topic's schema."""
+    found: dict[str, list[int]] = yield from call("GET", f"{topic_path(topic)}/schemas")
+    return found["schema_ids"]
+
+
+def schema(topic: str, schema_id: int | None) -> Steps[dict[str, Any]]:
+    """Returns a version of a topic's schema, by default the newest."""
+    if schema_id is None:
+        schema_id = max((yield from schemas(topic)), default=0)
+    found: dict[str, Any] = yield from call("GET", f"{topic_path(topic)}/schemas/{schema_id}")
+    return found["schema"]  # type: ignore[no-any-return]
+
+
+def evolve_schema(
+    topic: str, schema: Mapping[str, Any], if_schema_id: int | None, dry_run: bool
+) -> Steps[dict[str, Any]]:
+    """Makes a schema the topic's next version. Returns its `schema_id` and `schema`."""
+    body = {"schema": schema, **({} if if_schema_id is None else {"if_schema_id": if_schema_id})}
+    path = f"{topic_path(topic)}{'?dry_run=true' if dry_run else ''}"
+    found: dict[str, Any] = yield from call("PATCH", path, body)
+    return {"schema_id": found["schema_id"], "schema": found["schema"]}
+
+
 def segment_map(topic: str) -> Steps[dict[str, Any]]:
     """Returns a topic's `segments`, and the cluster's time, `now`, by which messages expire."""
     found: dict[str, Any] = yield from call("GET", f"{topic_path(topic)}/segments")

@@ -205,7 +205,7 @@ class TableRead:
     """A planned read: the columns, the parts of files below `folder`, and the rows that only brokers have. Rows whose
     `_expires` the time `as_of` has reached are left out; without that time none are. `schema` has all columns that
     files have. `alone` is false if others read beside this process, one for each core: then a scan takes one thread,
-    which costs less CPU, and yields small batches."""
+    which costs less CPU, and yields small batches. `schema_id` is the version of a typed topic's schema."""
 
     topic: str
     schema: pa.Schema
@@ -216,6 +216,12 @@ class TableRead:
     as_of: datetime | None = None
     storage: Mapping[str, Any] = field(default_factory=dict)
     alone: bool = True
+    schema_id: int | None = None
+
+    @property
+    def has_versions(self) -> bool:
+        """Tells whether some of the files may be of earlier versions of the topic's schema."""
+        return self.schema_id is not None and any(part.file.schema_id != self.schema_id for part in self.files)
 
     def file_batches(self, gone: Callable[[FilePart], bool] | None = None) -> Iterator[pa.RecordBatch]:
         """Yields the rows of files, in the order of `files`; on S3 with the credentials and the endpoint of boto's
@@ -278,17 +284,34 @@ class TableRead:
             batch = drop_expired(batch, self.as_of)
         if not self.columns.names:
             return batch.select([])  # which keeps the number of rows
-        present = set(batch.schema.names)
-        columns = []
-        for one in self.columns:
-            column = batch.column(one.name) if one.name in present else pa.nulls(batch.num_rows, one.type)
-            # Arrow would load all its functions also for a cast to the same type.
-            columns.append(column if column.type == one.type else column.cast(one.type))
-        return pa.RecordBatch.from_arrays(columns, schema=self.columns)
+        return conformed(batch, self.columns)
 
     def table(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
         """Returns batches of the read as one table."""
         return pa.Table.from_batches(batches, self.columns)
+
+
+def conformed(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """Returns rows with exactly these columns: null for those that rows of an earlier version of the schema lack, and
+    without those of a later one. Raises ClientError for a value of a later version that does not fit."""
+    present, found = set(batch.schema.names), []
+    for one in columns:
+        column = batch.column(one.name) if one.name in present else pa.nulls(batch.num_rows, one.type)
+        # Arrow would load all its functions also for a cast to the same type.
+        found.append(column if column.type == one.type else _cast(column, one))
+    return pa.RecordBatch.from_arrays(found, schema=columns)
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        found = column.cast(field.type)
+        fits = field.type != pa.float32() or found.cast(column.type).fill_null(0).equals(column.fill_null(0))
+    except pa.ArrowInvalid:
+        fits = False
+    if not fits:
+        detail = f"the column {field.name!r} has values of a later version of the topic's schema; begin the read again"
+        raise ClientError(detail)
+    return found
 
 
 def opened(folder: str, storage: Mapping[str, Any] = MappingProxyType({})) -> tuple["FileSystem", str]:
@@ -336,7 +359,8 @@ def plan_table(topic: str, wanted: ReadOptions) -> Steps[TableRead]:
     listed = (yield from topic_files(topic)) if planned.files else []
     found = yield from cover_rows(topic, listed, planned.files)
     tail = (*found.unlisted, *planned.tail)
-    return TableRead(topic, schema, columns, facts["path"], found.files, tail, expiry_time(answer, wanted.expired))
+    as_of, version = expiry_time(answer, wanted.expired), facts.get("schema_id")
+    return TableRead(topic, schema, columns, facts["path"], found.files, tail, as_of, schema_id=version)
 
 
 def expiry_time(answer: Mapping[str, Any], expired: Expired) -> datetime | None:

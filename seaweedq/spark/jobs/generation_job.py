@@ -186,7 +186,7 @@ class GenerationJob:
             lost = tuple(map(str, topic.losses))
             if self.kind == "export" and not topic.wanted and topic.offsets == (begin or topic.offsets):
                 return Added(self.kind, self.topic, place.given, None, None, 0, 0, lost=lost)
-            fetch = Fetch(self.url, self.topic, {})
+            fetch = Fetch(self.url, self.topic, {}, table_schema(topic.facts))
             frame = make(planned_frame(self.spark, client, fetch, topic.facts, topic.known, topic.chosen()), topic)
             with there.begin(newest) as begun:
                 try:

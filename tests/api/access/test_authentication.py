@@ -51,7 +51,15 @@ from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.http.requests import TABLE, every, find, matched, request_of
 
 FROM_A_BROKER = STAMP_HEADER.lower().encode()
-NAMES = {"topic": "t1", "subscription": "s1", "segment": "0", "offset": "0", "upload": "u", "principal": "p"}
+NAMES = {
+    "topic": "t1",
+    "subscription": "s1",
+    "segment": "0",
+    "schema": "0",
+    "offset": "0",
+    "upload": "u",
+    "principal": "p",
+}
 NAMES |= {"writer": "w", "number": "0"}
 ALWAYS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "FOO")
 

@@ -21,6 +21,7 @@ NAMES = {
     "topic": "t",
     "subscription": "s",
     "segment": "0",
+    "schema": "0",
     "offset": "0",
     "upload": "u",
     "principal": "p",

@@ -14,8 +14,8 @@ from tests.support.http.with_tokens import EVERYTHING, Http, access, id_of
 
 pytestmark = pytest.mark.brokers
 
-THERE = {"topic": "t1", "subscription": "s1", "segment": "0", "offset": "0", "principal": "p"}
-MISSING = {"topic": "t2", "subscription": "s2", "segment": "7", "offset": "9", "principal": "q"}
+THERE = {"topic": "t1", "subscription": "s1", "segment": "0", "schema": "0", "offset": "0", "principal": "p"}
+MISSING = {"topic": "t2", "subscription": "s2", "segment": "7", "schema": "7", "offset": "9", "principal": "q"}
 EXPIRES_S = 4_000_000_000
 SIGNED = ("", f"?expires={EXPIRES_S}&token={'0' * 64}", "?expires=0&token=")
 ROUTES = [(m, p, r) for m, p, r in every() if "{" in p and m != SOCKET and r.kind is not Kind.OPEN]

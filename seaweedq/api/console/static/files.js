@@ -42,10 +42,14 @@ function List({ files, isAll }) {
 export function lines(topic) {
   const place = topic.path.replace(/^file:\/\//, "").replace(/\/$/, "");
   const files = `${place}/**/*.parquet`;
-  const inDuckdb = `FROM read_parquet('${files.replaceAll("'", "''")}', hive_partitioning = true)`;
+  const versions = topic.schema_id !== null; // of a schema, so that files may have different columns
+  const byName = versions ? ", union_by_name = true" : "";
+  const inDuckdb = `FROM read_parquet('${files.replaceAll("'", "''")}', hive_partitioning = true${byName})`;
+  const cast = 'cast_options=pl.ScanCastOptions(integer_cast="upcast", float_cast="upcast")';
+  const inPolars = `${quoted(files)}, hive_partitioning=True${versions ? `, missing_columns="insert", ${cast}` : ""}`;
   return [
     ["DuckDB", `SELECT segment, count(*) ${inDuckdb} GROUP BY segment;`],
-    ["Polars", `import polars as pl\n\nrows = pl.scan_parquet(${quoted(files)}, hive_partitioning=True).collect()`],
+    ["Polars", `import polars as pl\n\nrows = pl.scan_parquet(${inPolars}).collect()`],
     ["pandas", `import pandas as pd\n\nrows = pd.read_parquet(${quoted(place)})`],
     ["Spark", `rows = spark.read.parquet(${quoted(place.replace(/^s3:/, "s3a:"))})`],
   ];

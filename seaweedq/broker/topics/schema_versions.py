@@ -1,0 +1,222 @@
+"""The versions of typed topics' schemas: which there are, and the step to the next one.
+
+Order of writes: 1. one transaction writes the record of the version and, for the first change of a topic, that of the
+version before, and names the version as `pending` in the topic's record. It compares that record, so it decides among
+changes at once. 2. The *marker*, made of the record of the version: a file without rows with the columns of the version
+and a name before all others of the topic, so that bare readers of the directory take these columns. It is created if
+absent. 3. The topic's record has the version as its schema: *now it counts*, and brokers take its rows. 4. The
+administrative change. 5. The answer.
+
+A crash behind 1 or 2 leaves a pending version. It can only be ended: bare readers may know its marker, and no row is of
+it. Whoever asks for the next version ends it first, and so does the leader, 5 s later. Behind 3 a repeat does 4.
+
+Markers are named by the id of the version, the newest first, and by the incarnation of the topic: one that is put late,
+after the topic was deleted and created anew, is known as a dead one, and swept. One of a history that coordination has
+lost may have the name of the next version: it has other columns then, and is replaced before the version counts.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from seaweedq.broker.admin_changes import AdminChanges
+from seaweedq.broker.log.entry_writer import EntryWriter
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.checks import reach
+from seaweedq.clock import Clock
+from seaweedq.concurrency.futures import mark_retrieved
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Coordination, Put, entries
+from seaweedq.coordination.records import SchemaRecord
+from seaweedq.coordination.versioned import Unreadable, Versioned
+from seaweedq.errors import InvalidRequest, SchemaIncompatible, SchemaNotFound, TopicConflict
+from seaweedq.segments.evolution import is_same, is_stated, next_version
+from seaweedq.segments.layout import Format, Layout, schema_id_of, unheld
+from seaweedq.segments.schema import decode_fields, encode_fields
+from seaweedq.storage.interface import ObjectStore
+
+MAX_VERSIONS = 1000
+PAGE = 4  # records, which are large
+Version = tuple[dict[str, Any], pa.Schema]
+
+
+LOOK_S = 1.0  # between two looks for a later version of one topic
+
+
+class SchemaVersions:
+    """Reads the versions of topics' schemas, and adds to them."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        coordination: Coordination,
+        store: ObjectStore,
+        entries: EntryWriter,
+        changes: AdminChanges,
+        clock: Clock,
+    ) -> None:
+        self._catalog = catalog
+        self._coordination = coordination
+        self._store = store
+        self._entries = entries
+        self._changes = changes
+        self._clock = clock
+        self._looks: WeakKeyDictionary[Topic, asyncio.Task[None]] = WeakKeyDictionary()  # that have not begun to read
+        self._looked_s: WeakKeyDictionary[Topic, float] = WeakKeyDictionary()
+
+    async def is_later(self, topic: Topic, known: Layout) -> bool:
+        """Tells whether a topic has a later version than the one that has refused some rows, since the watch may be
+        behind. All that ask within LOOK_S share a read. Raises CoordinationUnavailable, TopicBeingDeleted."""
+        if topic.layout is known:
+            look = self._looks.get(topic)
+            if look is None:
+                look = self._looks[topic] = asyncio.create_task(self._look(topic))
+                look.add_done_callback(mark_retrieved)
+            await asyncio.shield(look)
+            self._catalog.check(topic)
+        return topic.layout is not known
+
+    async def _look(self, topic: Topic) -> None:
+        await asyncio.sleep(self._looked_s.get(topic, -inf) + LOOK_S - self._clock.monotonic_s())
+        self._looked_s[topic] = self._clock.monotonic_s()
+        del self._looks[topic]  # who asks from here on waits for the next one
+        await self._catalog.refresh(topic.name)
+
+    async def ids(self, topic: Topic) -> Sequence[int]:
+        """Returns the ids of all versions, in their order; none for a topic without a schema."""
+        if topic.layout.format is not Format.TYPED:
+            return ()
+        prefix = keys.SCHEMAS.prefix(topic.name, topic.record.incarnation)
+        known = await self._coordination.count(prefix)
+        newest = topic.layout.schema_id
+        return range(newest - max(known - (topic.record.pending is not UNSET), 1) + 1, newest + 1)
+
+    async def read(self, topic: Topic, schema_id: int) -> dict[str, Any]:
+        """Returns a version's schema. Raises SchemaNotFound."""
+        if topic.layout.format is Format.TYPED and topic.layout.schema_id == schema_id:
+            return topic.record.config.schema or {}
+        record = None
+        if 0 <= schema_id < topic.layout.schema_id:
+            record = await self._record(topic, schema_id)
+        if record is None:
+            detail = f"topic {topic.name!r} has no version {schema_id} of a schema"
+            raise SchemaNotFound(detail, topic=topic.name, schema_id=schema_id)
+        return record.schema
+
+    async def has(self, topic: Topic, stated: Any) -> bool:
+        """Tells whether a schema, as JSON, is one of the topic's versions, whatever id it states of itself; a pending
+        one counts first. Raises InvalidRequest, and as `finish`."""
+        await self.finish(topic)
+        if topic.layout.format is not Format.TYPED:
+            return False
+        if is_stated(topic.layout.values, stated):
+            return True
+        prefix = keys.SCHEMAS.prefix(topic.name, topic.record.incarnation)
+        async for entry in entries(self._coordination, prefix, limit=PAGE):
+            held = keys.SCHEMAS.read(entry)
+            if isinstance(held, Versioned) and is_stated(decode_fields(held.record.columns), stated):
+                return True
+        return False
+
+    async def next(self, topic: Topic, stated: Any, expected: int | None) -> Version | None:
+        """Returns the version that a stated schema would make; None if it is that of the newest. Raises InvalidRequest
+        for one that is no schema, or a topic that has none; SchemaIncompatible; and TopicConflict unless the
+        `expected` version is the newest."""
+        newest = topic.record.config.schema
+        if topic.layout.format is not Format.TYPED or newest is None:
+            raise InvalidRequest(f"topic {topic.name!r} is not typed, so it has no schema", field="schema")
+        schema, columns = next_version(stated, topic.layout.values)
+        docs = [[field.get("doc") for field in one["fields"]] for one in (schema, newest)]
+        if is_same(columns, topic.layout.values) and docs[0] == docs[1]:
+            return None
+        if expected is not None and expected != topic.layout.schema_id:
+            raise TopicConflict(
+                f"the newest version of the schema of topic {topic.name!r} is {topic.layout.schema_id}, not {expected}",
+                differences={"schema_id": {"current": topic.layout.schema_id, "requested": expected}},
+            )
+        if len(await self.ids(topic)) >= MAX_VERSIONS:
+            detail = f"the schema of topic {topic.name!r} has {MAX_VERSIONS} versions, and can have no more"
+            raise SchemaIncompatible(detail, differences=[])
+        await self._check_dead_letters(topic, columns)
+        return schema, columns
+
+    async def change(self, topic: Topic, stated: Any, expected: int | None) -> None:
+        """Makes a schema the topic's newest version. A repeat changes nothing. Raises as `next`, and StoreUnavailable:
+        it may count then."""
+        while True:
+            await self.finish(topic)
+            version = await self.next(topic, stated, expected)
+            if version is None or await self._decide(topic, *version):
+                break
+        await self.finish(topic)
+        await self._changes.put_topic(topic.name, topic.held)
+
+    async def finish(self, topic: Topic) -> None:
+        """Does steps 2 to 4 for a pending version, if there is one. Raises StoreUnavailable, TopicBeingDeleted."""
+        while (pending := topic.record.pending) is not UNSET:
+            self._catalog.check(topic)
+            record = await self._record(topic, pending)
+            if record is not None:
+                layout = Layout.from_format(Format.TYPED, decode_fields(record.columns))
+                await self._entries.put_marker(self._store, topic.name, topic.record.incarnation, layout)
+                reach("schema.marked")
+                if await self._count(topic, record):
+                    return
+            await self._catalog.refresh(topic.name)
+            self._catalog.check(topic)
+
+    async def _count(self, topic: Topic, record: SchemaRecord) -> bool:
+        """Has a version count, unless the topic's record has changed meanwhile."""
+        config = topic.record.config
+        changed = replace(config, schema=record.schema, columns=record.columns)
+        held = topic.held.replace(config=changed, pending=UNSET)
+        key = keys.TOPICS.key(topic.name)
+        revision = await self._catalog.commit([Compare(key, topic.revision)], [Put(key, keys.TOPICS.encode(held))])
+        if revision is None:
+            return False
+        reach("schema.counted")
+        await self._changes.put_topic(topic.name, held.stored(revision))
+        return True
+
+    async def _decide(self, topic: Topic, schema: dict[str, Any], columns: pa.Schema) -> bool:
+        """Does step 1. False: the topic was changed concurrently."""
+        place, now_us = (topic.name, topic.record.incarnation), self._clock.now_us()
+        config, number, before = topic.record.config, schema_id_of(columns), topic.layout.schema_id
+        key = keys.TOPICS.key(topic.name)
+        writes = [Put(key, keys.TOPICS.encode(topic.held.replace(pending=number)))]
+        records = {number: SchemaRecord(schema, encode_fields(columns), now_us)}
+        if await self._record(topic, before) is None:
+            records[before] = SchemaRecord(config.schema or {}, config.columns or "", topic.record.created_us)
+        for one, record in records.items():
+            writes.append(Put(keys.SCHEMAS.key(*place, one), keys.SCHEMAS.encode(Versioned.new(record))))
+        revision = await self._catalog.commit([Compare(key, topic.revision)], writes)
+        if revision is None:
+            await self._catalog.refresh(topic.name)
+            self._catalog.check(topic)
+            return False
+        reach("schema.decided")
+        return True
+
+    async def _record(self, topic: Topic, schema_id: int) -> SchemaRecord | None:
+        there = await self._coordination.get(keys.SCHEMAS.key(topic.name, topic.record.incarnation, schema_id))
+        return keys.SCHEMAS.require(there).record if there else None
+
+    async def _check_dead_letters(self, topic: Topic, columns: pa.Schema) -> None:
+        """Raises SchemaIncompatible if the topic of some subscription's dead letters would not hold them."""
+        found = []
+        async for entry in entries(self._coordination, keys.SUBSCRIPTIONS.prefix(topic.name, topic.record.incarnation)):
+            held = keys.SUBSCRIPTIONS.read(entry)
+            if isinstance(held, Unreadable) or held.record.state != "active":
+                continue
+            target = self._catalog.get(held.record.dead_letter_topic or "")
+            if target and (field := unheld(columns, target.layout.values)) is not None:
+                rule = f"the dead-letter topic {target.name!r} does not hold the field; change its schema first"
+                found.append({"field": field, "id": None, "from": None, "to": None, "rule": rule})
+        if found:
+            raise SchemaIncompatible(f"{found[0]['field']!r}: {found[0]['rule']}", differences=found)

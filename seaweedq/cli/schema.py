@@ -1,0 +1,134 @@
+"""`seaweedq schema`: show, compare, check and evolve the schema of a typed topic."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, say
+from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_json, say_table
+
+app = typer.Typer(no_args_is_help=True, help="Show, compare, check and evolve the schema of a typed topic.")
+SHOW = "Examples: seaweedq schema show rides · seaweedq schema show rides --version 0 -o json > rides-0.json"
+DIFF = "Example: seaweedq schema diff rides 0"
+CHECK = "Example: seaweedq schema check rides wider.json"
+EVOLVE = "Examples: seaweedq schema evolve rides wider.json · seaweedq schema evolve rides wider.json --if-version 0"
+_FIELDS = columns("id, name, type, required, doc", numbers="id")
+_CHANGES = columns("id, field, change, from, to", numbers="id")
+Facts = Mapping[str, Any]
+File = Annotated[
+    Path,
+    typer.Argument(exists=True, dir_okay=False, help="Iceberg schema as JSON, as `show -o json` prints it."),
+]
+Version = Annotated[int, typer.Argument(min=0, help="ID of a version.", show_default=False)]
+
+
+@app.command(epilog=SHOW)
+def show(
+    topic: Topic,
+    version: Annotated[int | None, typer.Option(min=0, help="ID of a version; by default, the newest.")] = None,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Show the fields of a version of a topic's schema. JSON output is the schema itself."""
+    with connect(url) as client:
+        schema = client.schema(topic, version)
+    if output == JSON:
+        say_json(schema)
+        return
+    rows = (
+        [str(one["id"]), one["name"], one["type"], "yes" if one.get("required") else "no", one.get("doc") or "-"]
+        for one in schema["fields"]
+    )
+    say(f"topic {topic}, version {schema.get('schema-id', 0)} of its schema")
+    say_table(output, _FIELDS, rows)
+
+
+@app.command(epilog=DIFF)
+def diff(
+    topic: Topic,
+    before: Version,
+    after: Annotated[int | None, typer.Argument(min=0, help="ID of a later version; by default, the newest.")] = None,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Show what changed between two versions of a topic's schema."""
+    with connect(url) as client:
+        found = list(changes(client.schema(topic, before), client.schema(topic, after)))
+    if output == JSON:
+        for one in found:
+            say_json(one)
+        return
+    rows = ([str(one["id"]), one["field"], one["change"], one["from"] or "-", one["to"] or "-"] for one in found)
+    say_table(output, _CHANGES, rows, "no field has changed")
+
+
+@app.command(epilog=CHECK)
+def check(topic: Topic, file: File, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
+    """Check whether a topic would accept a schema as its next version; change nothing. Exit code 1: it would not, and
+    the error names all reasons."""
+    with connect(url) as client:
+        before = client.schema(topic)
+        found = client.evolve_schema(topic, parsed(file), dry_run=True)
+    _tell(output, topic, before, found["schema"], "would become")
+
+
+@app.command(epilog=EVOLVE)
+def evolve(
+    topic: Topic,
+    file: File,
+    if_version: Annotated[
+        int | None, typer.Option(min=0, help="Change nothing unless the newest version has this ID.")
+    ] = None,
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Make a schema the next version of a topic's schema. Accepts new optional fields, another order, wider types, and
+    required fields that become optional."""
+    with connect(url) as client:
+        before = client.schema(topic)
+        found = client.evolve_schema(topic, parsed(file), if_schema_id=if_version)
+    _tell(output, topic, before, found["schema"], "is")
+
+
+def _tell(output: str, topic: str, before: Facts, after: Facts, verb: str) -> None:
+    number = int(after.get("schema-id", 0))
+    found = list(changes(before, after))
+    if output == JSON:
+        say_json({"topic": topic, "schema_id": number, "changes": found})
+        return
+    say(f"the schema of topic {topic} {verb} version {number}, with {counted(len(found), 'changed field')}")
+    for one in found:
+        told = f": {one['from'] or 'nothing'} to {one['to']}" if one["to"] else ""
+        say(f"  {one['field']}: {one['change']}{told}")
+
+
+def parsed(file: Path) -> Any:
+    """Returns a schema file's content. Raises BadParameter for one that is not JSON."""
+    import msgspec
+
+    from seaweedq.json_reasons import in_words
+
+    try:
+        return msgspec.json.decode(file.read_bytes())
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{file} is {in_words(error)}") from error
+
+
+def changes(before: Facts, after: Facts) -> Iterator[dict[str, Any]]:
+    """Yields the changes of fields between two versions, in the order of the later one."""
+    known = {one["id"]: one for one in before["fields"]}
+    for one in after["fields"]:
+        old, told = known.get(one["id"]), {"id": one["id"], "field": one["name"]}
+        if old is None:
+            yield {**told, "change": "added", "from": None, "to": one["type"]}
+            continue
+        if _plain(old["type"]) != _plain(one["type"]):
+            yield {**told, "change": "wider type", "from": old["type"], "to": one["type"]}
+        if bool(old.get("required")) != bool(one.get("required")):
+            yield {**told, "change": "optional", "from": "required", "to": "optional"}
+
+
+def _plain(kind: str) -> str:
+    return kind.replace(" ", "")

@@ -1,0 +1,270 @@
+"""Versions of a typed topic's schema in brokers: the order of a change, and each path of rows of two versions."""
+
+import asyncio
+import io
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow.parquet as pq
+import pytest
+from msgspec import UNSET
+
+from seaweedq.broker.topics import schema_versions
+from seaweedq.coordination import keys
+from seaweedq.segments.evolution import next_version
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers import inside
+from tests.support.brokers.deaf import deaf
+from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
+
+pytestmark = pytest.mark.brokers
+
+V0 = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [
+        {"id": 1, "name": "k", "required": True, "type": "string"},
+        {"id": 2, "name": "n", "required": False, "type": "int"},
+    ],
+}
+GROWN: list[dict[str, Any]] = [
+    {"name": "n", "type": "long"},
+    {"name": "k", "type": "string"},
+    {"name": "x", "type": "double"},
+]
+V1 = {"type": "struct", "fields": GROWN}
+V2 = {"type": "struct", "fields": [*GROWN, {"name": "y", "type": "string"}]}
+
+
+def asking(cluster: InLoop, number: int) -> httpx.AsyncClient:
+    """A client of one broker."""
+    url = cluster.brokers[number].process.url
+    return httpx.AsyncClient(transport=httpx.ASGITransport(cluster.apps[url]), base_url="http://localhost")
+
+
+async def created(http: httpx.AsyncClient, **more: Any) -> None:
+    config = {"format": "typed", "schema": V0, "key_field": "k", **more}
+    assert (await http.put("/v1/topics/t", json=config)).status_code == 201
+
+
+async def send(http: httpx.AsyncClient, *values: dict[str, Any]) -> httpx.Response:
+    return await http.post("/v1/topics/t/messages", json={"messages": [{"value": value} for value in values]})
+
+
+async def values(http: httpx.AsyncClient, segment: int = 0) -> list[dict[str, Any]]:
+    answer = await http.get(f"/v1/topics/t/segments/{segment}/messages", params={"offset": 0, "limit": 1000})
+    assert answer.status_code == 200, answer.text
+    return [message["value"] for message in answer.json()["messages"]]
+
+
+async def test_rows_of_all_versions_are_shown_in_the_newest(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with in_loop(tmp_path, 1, store) as cluster, asking(cluster, 0) as http:
+        await created(http)
+        assert (await send(http, {"k": "a", "n": 1})).status_code == 200
+        await http.post("/v1/topics/t/flush")
+        assert (await send(http, {"k": "b", "n": 2})).status_code == 200
+        changed = await http.patch("/v1/topics/t", json={"schema": V1, "if_schema_id": 0})
+        assert changed.status_code == 200, changed.text
+        assert changed.json()["schema_id"] == 1
+        assert (await send(http, {"k": "c", "n": 2**40, "x": 0.5})).status_code == 200
+        assert (await send(http, {"k": "d", "n": 4})).status_code == 200  # by a publisher that knows no later version
+        expected = [
+            {"n": 1, "k": "a", "x": None},
+            {"n": 2, "k": "b", "x": None},
+            {"n": 2**40, "k": "c", "x": 0.5},
+            {"n": 4, "k": "d", "x": None},
+        ]
+        assert await values(http) == expected
+        await http.post("/v1/topics/t/flush")
+        assert await values(http) == expected
+        assert (await http.get("/v1/topics/t/schemas")).json() == {"schema_ids": [0, 1]}
+        files = (await http.get("/v1/topics/t/files")).json()["files"]
+        assert [(one["first_offset"], one["schema_id"]) for one in files] == [(0, 0), (1, 0), (2, 1)]
+        assert "topics/t/segment=-1/99999998-0000000000000000.parquet" in store.objects
+
+
+async def test_a_change_that_no_topic_takes_is_refused_with_all_reasons(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 1) as cluster, asking(cluster, 0) as http:
+        await created(http)
+        worse = [{"id": 2, "name": "m", "type": "string"}, {"name": "y", "type": "int", "required": True}]
+        refused = await http.patch("/v1/topics/t", json={"schema": {"type": "struct", "fields": worse}})
+        assert refused.status_code == 409
+        problem = refused.json()
+        assert problem["type"].endswith("schema-incompatible")
+        assert [(one["field"], one["id"]) for one in problem["differences"]] == [("k", 1), ("n", 2), ("n", 2), ("y", 3)]
+        assert (await http.get("/v1/topics/t")).json()["schema"] == V0
+        dry = await http.patch("/v1/topics/t?dry_run=true", json={"schema": V1})
+        assert dry.json()["schema_id"] == 1
+        assert [one["id"] for one in dry.json()["schema"]["fields"]] == [2, 1, 3]
+        assert (await http.get("/v1/topics/t/schemas")).json() == {"schema_ids": [0]}
+        stale = await http.patch("/v1/topics/t", json={"schema": V1, "if_schema_id": 4})
+        assert stale.status_code == 409
+        assert stale.json()["differences"] == {"schema_id": {"current": 0, "requested": 4}}
+
+
+async def test_a_topic_is_created_without_ids_of_its_fields(tmp_path: Path) -> None:
+    plain = {"fields": [{"name": "k", "type": "string"}, {"name": "n", "type": "int"}]}
+    async with in_loop(tmp_path, 1) as cluster, asking(cluster, 0) as http:
+        made = await http.put("/v1/topics/t", json={"format": "typed", "schema": plain})
+        assert [one["id"] for one in made.json()["schema"]["fields"]] == [1, 2]
+        assert (await http.put("/v1/topics/t", json={"format": "typed", "schema": plain})).status_code == 200
+        more = {"fields": [{"name": "x", "type": "int"}, *plain["fields"]]}
+        grown = await http.patch("/v1/topics/t", json={"schema": more})
+        assert [one["id"] for one in grown.json()["schema"]["fields"]] == [3, 1, 2]
+
+
+async def test_a_topic_is_ensured_with_any_version_of_its_schema(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 1) as cluster, asking(cluster, 0) as http:
+        await created(http)
+        first = await http.patch("/v1/topics/t", json={"schema": V1})
+        again = await http.patch("/v1/topics/t", json={"schema": V1, "if_schema_id": 0})
+        assert (first.status_code, again.status_code, again.json()["schema_id"]) == (200, 200, 1)
+        for schema in (V0, first.json()["schema"], {**first.json()["schema"], "schema-id": 0}):
+            ensured = await http.put("/v1/topics/t", json={"format": "typed", "schema": schema})
+            assert ensured.status_code == 200, ensured.text
+            assert ensured.json()["schema_id"] == 1
+        other = {**V0, "fields": [V0["fields"][0]]}
+        assert (await http.put("/v1/topics/t", json={"schema": other})).status_code == 409
+        assert (await http.get("/v1/topics/t/schemas/0")).json() == {"schema_id": 0, "schema": V0}
+        assert (await http.get("/v1/topics/t/schemas/2")).status_code == 404
+
+
+class Stopped(Exception):
+    """A broker stops where this is raised."""
+
+
+@pytest.mark.parametrize("step", ["schema.decided", "schema.marked"])
+async def test_a_change_that_was_broken_off_is_ended(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reach(name: str) -> None:
+        if name == step:
+            raise Stopped
+
+    store = MemoryStore()
+    async with in_loop(tmp_path, 1, store) as cluster, asking(cluster, 0) as http:
+        await created(http)
+        topic = inside.topic(cluster.brokers[0], "t")
+        with monkeypatch.context() as patch:
+            patch.setattr(schema_versions, "reach", reach)
+            with pytest.raises(Stopped):
+                await cluster.brokers[0].schemas.change(topic, V1, None)
+        assert topic.record.pending == 1
+        assert (await send(http, {"k": "a", "n": 2**40})).status_code == 422, (
+            "no row is taken before the version counts"
+        )
+        assert (await http.get("/v1/topics/t/schemas")).json() == {"schema_ids": [0]}
+        put = {name: bytes(file) for name, file in store.objects.items() if "segment=-1" in name}
+        await cluster.brokers[0].schemas.finish(topic)
+        assert {name: bytes(store.objects[name]) for name in put} == put, "it is not put again"
+        assert (topic.record.pending, topic.layout.schema_id) == (UNSET, 1)
+        assert (await send(http, {"k": "a", "n": 2**40})).status_code == 200
+        assert len([name for name in store.objects if "segment=-1" in name]) == 1
+
+
+async def test_of_two_changes_at_once_one_is_decided_first(tmp_path: Path) -> None:
+    other = {"type": "struct", "fields": [*V0["fields"], {"name": "y", "type": "string"}]}
+    async with in_loop(tmp_path, 2) as cluster, asking(cluster, 0) as one, asking(cluster, 1) as two:
+        await created(one)
+        changes = one.patch("/v1/topics/t", json={"schema": V1}), two.patch("/v1/topics/t", json={"schema": other})
+        answers = await asyncio.gather(*changes)
+        assert sorted(answer.status_code for answer in answers) == [200, 409]
+        won = next(answer.json()["schema"] for answer in answers if answer.status_code == 200)
+        assert (await one.get("/v1/topics/t/schemas")).json() == {"schema_ids": [0, 1]}
+        assert (await two.get("/v1/topics/t/schemas/1")).json()["schema"] == won
+
+
+async def test_a_broker_whose_watch_lags_takes_and_shows_the_newest_version(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 2) as cluster, asking(cluster, 0) as one, asking(cluster, 1) as two:
+        await created(one, initial_segments=4)
+        await send(two, *({"k": str(n), "n": n} for n in range(20)))
+        behind = inside.topic(cluster.brokers[1], "t")
+        await deaf(cluster.brokers[1])
+        assert (await one.patch("/v1/topics/t", json={"schema": V1})).status_code == 200
+        assert behind.layout.schema_id == 0
+        sent = await send(one, *({"k": str(n), "n": 2**40, "x": 1.5} for n in range(20)))  # forwarded to the other one
+        assert sent.status_code == 200, sent.text
+        assert behind.layout.schema_id == 1, "its owner has read the record"
+        found = [value for number in range(4) for value in await values(two, number)]
+        assert [value["x"] for value in found].count(1.5) == 20
+        assert (await one.patch("/v1/topics/t", json={"schema": V2})).status_code == 200
+        assert behind.layout.schema_id == 1
+        sent = await send(two, {"k": "z", "y": "of version 2"})
+        assert sent.status_code == 200, "a publish that does not fit has the record read"
+        refused = [await send(two, {"k": "z", "unknown": 1}) for _ in range(2)]
+        assert [answer.status_code for answer in refused] == [422, 422]
+
+
+async def test_a_recovery_brings_rows_of_each_version_into_files_of_their_own(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with in_loop(tmp_path, 2, store) as cluster, asking(cluster, 0) as one, asking(cluster, 1) as two:
+        await created(one)
+        (owner,) = {inside.catalog(cluster.brokers[0]).segments(inside.topic(cluster.brokers[0], "t"))[0].owner}
+        dead = next(broker for broker in cluster.brokers if broker.context.broker == owner)
+        await send(two, {"k": "a", "n": 1}, {"k": "b", "n": 2})
+        assert (await two.patch("/v1/topics/t", json={"schema": V1})).status_code == 200
+        await send(two, {"k": "c", "n": 2**40})
+        await cluster.crash(dead)
+        left, http = next((b, h) for b, h in zip(cluster.brokers, (one, two), strict=True) if b is not dead)
+        await until(lambda: inside.catalog(left).segments(inside.topic(left, "t"))[0].owner == left.context.broker)
+        assert [value["n"] for value in await values(http)] == [1, 2, 2**40]
+        files = (await http.get("/v1/topics/t/files")).json()["files"]
+        assert [(one["first_offset"], one["schema_id"]) for one in files] == [(0, 0), (2, 1)]
+
+
+async def test_a_topic_created_anew_has_no_marker_of_the_one_before(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with in_loop(tmp_path, 1, store) as cluster, asking(cluster, 0) as http:
+        await created(http)
+        assert (await http.patch("/v1/topics/t", json={"schema": V1})).status_code == 200
+        (marker,) = [name for name in store.objects if "segment=-1" in name]
+        late = bytes(store.objects[marker])
+        assert (await http.delete("/v1/topics/t")).status_code == 204
+        assert not [name for name in store.objects if name.startswith("topics/t/")]
+        await created(http)
+        assert (await http.patch("/v1/topics/t", json={"schema": V2})).status_code == 200
+        await store.create(marker, late)  # by a broker that was cut off
+        await inside.topic_admin(cluster.brokers[0]).sweep()
+        assert [name for name in store.objects if "segment=-1" in name] == [marker.replace("0.parquet", "1.parquet")]
+        left = await cluster.coordination.range(keys.SCHEMAS.prefix("t", 0))
+        assert not left.entries
+
+
+async def test_dead_letters_go_to_a_topic_that_holds_them(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 1) as cluster, asking(cluster, 0) as http:
+        await created(http)
+        wanted = {"start": "earliest", "mode": "shared", "max_attempts": 1, "dead_letter_topic": "dead"}
+        assert (await http.put("/v1/topics/t/subscriptions/s", json=wanted)).status_code == 201
+        refused = await http.patch("/v1/topics/t", json={"schema": V1})
+        assert refused.status_code == 409, "its letters would wait for ever"
+        assert "'dead'" in refused.json()["differences"][0]["rule"]
+        assert (await http.patch("/v1/topics/dead", json={"schema": V2})).status_code == 200
+        await send(http, {"k": "a", "n": 7})
+        assert (await http.patch("/v1/topics/t", json={"schema": V1})).status_code == 200
+        pulled = (await http.post("/v1/topics/t/subscriptions/s/pull", json={"max_messages": 1})).json()
+        ids = [message["id"] for message in pulled["messages"]]
+        nacked = {"lease": pulled["lease"], "ids": ids, "reject": True}
+        await http.post("/v1/topics/t/subscriptions/s/nack", json=nacked)
+        found: list[Any] = []
+        while not found:
+            await asyncio.sleep(0.05)
+            answer = await http.get("/v1/topics/dead/segments/0/messages", params={"offset": 0})
+            found = answer.json().get("messages", [])
+        assert found[0]["value"] == {"n": 7, "k": "a", "x": None, "y": None}
+
+
+async def test_a_marker_of_a_history_that_was_lost_is_replaced(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with in_loop(tmp_path, 1, store) as cluster, asking(cluster, 0) as http:
+        await created(http)
+        broker, topic = cluster.brokers[0], inside.topic(cluster.brokers[0], "t")
+        _, columns = next_version(V2, topic.layout.values)
+        lost = Layout.from_format(Format.TYPED, columns)
+        await broker.context.entries.put_marker(store, "t", topic.record.incarnation, lost)
+        (marker,) = [name for name in store.objects if "segment=-1" in name]
+        assert (await http.patch("/v1/topics/t", json={"schema": V1})).status_code == 200
+        read = pq.read_schema(io.BytesIO(bytes(store.objects[marker])))
+        assert read.names[-3:] == ["n", "k", "x"]

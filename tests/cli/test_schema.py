@@ -1,0 +1,65 @@
+"""`seaweedq schema` against a real broker, in this process."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seaweedq import Client
+from seaweedq.cli.main import main
+from tests.support import privates
+
+pytestmark = pytest.mark.process
+
+Run = Callable[..., str]
+FIELDS = [{"name": "city", "type": "string", "required": True}, {"name": "n", "type": "int", "doc": "how many"}]
+WIDER = [{"name": "n", "type": "long"}, {"name": "city", "type": "string"}, {"name": "x", "type": "date"}]
+
+
+@pytest.fixture
+def run(real_client: Client, capfd: pytest.CaptureFixture[str]) -> Run:
+    def command(*arguments: str, code: int = 0) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["schema", *arguments, "--url", privates.urls(real_client)[0]])
+        out, err = capfd.readouterr()
+        assert (ended.value.code or 0) == code, err
+        return out + err
+
+    return command
+
+
+def file_of(folder: Path, *fields: dict[str, Any]) -> str:
+    path = folder / "schema.json"
+    path.write_text(json.dumps({"fields": fields}))
+    return str(path)
+
+
+def test_a_schema_is_shown_checked_evolved_and_compared(run: Run, real_client: Client, tmp_path: Path) -> None:
+    real_client.create_topic("shown", format="typed", schema={"fields": FIELDS})
+    assert "how many" in run("show", "shown")
+    wider = file_of(tmp_path, *WIDER)
+    told = run("check", "shown", wider)
+    assert "would become version 1, with 3 changed fields" in told
+    assert "n: wider type: int to long" in told
+    assert real_client.schemas("shown") == [0]
+    assert json.loads(run("evolve", "shown", wider, "--if-version", "0", "-o", "json"))["schema_id"] == 1
+    assert "version 1, with 0 changed fields" in run("evolve", "shown", wider)
+    assert real_client.schemas("shown") == [0, 1]
+    assert [one["id"] for one in real_client.schema("shown")["fields"]] == [2, 1, 3]
+    found = [json.loads(line) for line in run("diff", "shown", "0", "-o", "json").splitlines()]
+    assert [one["change"] for one in found] == ["wider type", "optional", "added"]
+    assert "no field has changed" in run("diff", "shown", "0", "0")
+    assert json.loads(run("show", "shown", "--version", "0", "-o", "json")) == real_client.schema("shown", 0)
+
+
+def test_what_a_topic_does_not_take_is_an_error_of_one_line(run: Run, real_client: Client, tmp_path: Path) -> None:
+    real_client.create_topic("kept", format="typed", schema={"fields": FIELDS})
+    told = run("check", "kept", file_of(tmp_path, {"name": "n", "type": "string"}), code=1)
+    assert "'city': no field can be dropped; 'n': int may become long" in told
+    assert len(told.splitlines()) == 1
+    assert "newest version" in run("evolve", "kept", file_of(tmp_path, *WIDER), "--if-version", "3", code=1)
+    assert "has no version 7" in run("show", "kept", "--version", "7", code=1)
+    real_client.create_topic("plain")
+    assert "has no version 0" in run("show", "plain", code=1)

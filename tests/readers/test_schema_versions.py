@@ -1,0 +1,123 @@
+"""A topic whose schema has grown, as bare readers of its directory see it, and as our own readers do: each row that
+there was, in the newest columns.
+"""
+
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from seaweedq import Client
+from seaweedq.cli.main import app
+from seaweedq.spark import read_topic
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.readers.topic_readers import READERS, spark_reader
+
+pytestmark = pytest.mark.process
+
+BEFORE = [
+    {"id": 1, "name": "i", "required": True, "type": "int"},
+    {"id": 2, "name": "f", "required": False, "type": "float"},
+    {"id": 3, "name": "d", "required": False, "type": "decimal(5, 2)"},
+]
+AFTER = [
+    {"id": 3, "name": "d", "required": False, "type": "decimal(20, 2)"},
+    {"id": 1, "name": "i", "required": False, "type": "long"},
+    {"id": 2, "name": "f", "required": False, "type": "double"},
+    {"id": 4, "name": "added", "required": False, "type": "string"},
+]
+FIELDS = [
+    pa.field("d", pa.decimal128(20, 2)),
+    pa.field("i", pa.int64()),
+    pa.field("f", pa.float64()),
+    pa.field("added", pa.string()),
+]
+OLD = {"i": 1, "f": 0.5, "d": Decimal("1.25"), "added": None}
+NEW = {"i": 2**40, "f": 0.1, "d": Decimal("12345678.25"), "added": "x"}
+NAMES = ["i", "f", "d", "added"]
+PLAIN = ["pandas", "pyarrow dataset", "pyarrow read_table"]  # right by their most ordinary calls
+
+
+def schema(fields: list[dict[str, Any]]) -> dict[str, Any]:
+    """A schema of these fields."""
+    return {"type": "struct", "fields": fields}
+
+
+@pytest.fixture(scope="session")
+def grown(client: Client) -> str:
+    """A topic with a row of each version in a file, and two more in the tail."""
+    client.create_topic("grown", format="typed", schema={**schema(BEFORE), "schema-id": 0})
+    client.publish("grown", {"value": {"i": 1, "f": 0.5, "d": "1.25"}})
+    client.flush("grown")
+    client.publish("grown", {"value": {"i": 1, "f": 0.5, "d": "1.25"}})
+    assert client.update_topic("grown", schema=schema(AFTER), if_schema_id=0)["schema_id"] == 1
+    value = {**NEW, "d": str(NEW["d"])}
+    client.publish("grown", {"value": value})
+    client.flush("grown")
+    client.publish("grown", {"value": value})
+    return "grown"
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_bare_readers_see_all_rows_in_the_newest_columns(
+    name: str, grown: str, directory: Callable[[str], str]
+) -> None:
+    rows = READERS[name].rows(directory(grown), *FIELDS)
+    assert rows.select(NAMES).to_pylist() == [OLD, OLD, NEW]
+
+
+@pytest.mark.spark
+def test_spark_sees_all_rows_in_the_newest_columns(spark: Any, grown: str, directory: Callable[[str], str]) -> None:
+    rows = spark_reader(spark).rows(directory(grown), *FIELDS)
+    assert rows.select(NAMES).to_pylist() == [OLD, OLD, NEW]
+
+
+def test_duckdb_and_polars_see_them_by_the_calls_of_the_documentation(
+    grown: str, directory: Callable[[str], str]
+) -> None:
+    files = f"{directory(grown)}/**/*.parquet"
+    read = f"read_parquet('{files}', hive_partitioning = true, union_by_name = true)"
+    table = duckdb.sql(f"SELECT i, f, d, added FROM {read} ORDER BY segment, _offset").to_arrow_table()
+    assert table.to_pylist() == [OLD, OLD, NEW]
+    casts = pl.ScanCastOptions(integer_cast="upcast", float_cast="upcast")
+    scan = pl.scan_parquet(files, hive_partitioning=True, missing_columns="insert", cast_options=casts)
+    found = scan.sort("segment", "_offset").select(NAMES).collect()
+    assert found.to_dicts() == [OLD, OLD, NEW]
+
+
+def test_our_own_readers_see_them_also_those_in_no_file(grown: str, client: Client) -> None:
+    table = client.read_table(grown, live=True).sort_by("_offset")
+    assert table.schema.field("i").type == pa.int64()
+    assert table.select(NAMES).to_pylist() == [OLD, OLD, NEW, NEW]
+
+
+def test_sql_sees_them(grown: str, server: BrokerProcess) -> None:
+    statement = f"SELECT i, f, added FROM {grown} ORDER BY _offset"
+    ended = CliRunner().invoke(app, ["sql", statement, "-o", "json", "--url", server.url])
+    assert ended.exit_code == 0, ended.output
+    rows = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert rows == [{"i": row["i"], "f": row["f"], "added": row["added"]} for row in (OLD, OLD, NEW, NEW)]
+
+
+@pytest.mark.spark
+def test_spark_tables_and_the_source_see_them(spark: Any, grown: str, server: BrokerProcess) -> None:
+    frames = [
+        read_topic(spark, grown, server.url),
+        spark.read.format("seaweedq").option("url", server.url).option("topic", grown).load(),
+    ]
+    for frame in frames:
+        rows = [row.asDict() for row in frame.orderBy("_offset").select(NAMES).collect()]
+        assert rows == [OLD, OLD, NEW, NEW]
+    frame = read_topic(spark, grown, store=f"file://{server.store}", tail="skip")
+    assert [row.asDict() for row in frame.orderBy("_offset").select(NAMES).collect()] == [OLD, OLD, NEW]
+
+
+def test_a_verification_finds_nothing(grown: str, server: BrokerProcess) -> None:
+    ended = CliRunner().invoke(app, ["verify", grown, "--url", server.url])
+    assert ended.exit_code == 0, ended.output
