@@ -156,3 +156,32 @@ def test_a_query_that_begins_again_over_a_topic_that_was_created_anew(reader: An
         reader(brokers).latestOffset({"0": 9}, reader(brokers).getDefaultReadLimit())
     going_on = reader(brokers, failOnDataLoss="false")
     assert going_on.latestOffset({"0": 9}, going_on.getDefaultReadLimit()) == at({4: 20})
+
+
+@pytest.mark.parametrize(("kind", "added"), [("int", []), ("int", ["x"]), ("long", ["x"])])
+def test_a_stream_goes_on_without_new_fields_and_not_with_wider_types(kind: str, added: list[str]) -> None:
+    def facts(version: int, kind: str, *more: str) -> dict[str, Any]:
+        fields = [{"name": "n", "type": kind}, *({"name": name, "type": "string"} for name in more)]
+        numbered = [{"id": at, **field} for at, field in enumerate(fields, 1)]
+        return {**FACTS, "format": "typed", "schema_id": version, "schema": {"schema-id": version, "fields": numbered}}
+
+    def of(version: int) -> dict[str, Any]:
+        return {**maps(one(0, 0, 0, 3 + version)), "schema_id": version}
+
+    brokers = Brokers(segments=[of(0), of(1)])
+    brokers.answers[TOPIC] = [facts(0, "int"), facts(1, kind, *added)]
+    made = StreamReader(
+        Options.parse({"url": "http://b", "topic": "t"}), spark_schema_of(table_schema(facts(0, "int")))
+    )
+    made._client = Client("http://b", transport=httpx.MockTransport(brokers), timeout_s=1)
+    assert made.initialOffset() == at({0: 3})
+    if kind == "long":
+        with pytest.raises(
+            ClientError, match=r"version 1 of the schema .* wider types for \['n'\]; start the query again"
+        ):
+            made.latestOffset(at({0: 0}), made.getDefaultReadLimit())
+    else:
+        assert made.latestOffset(at({0: 0}), made.getDefaultReadLimit()) == at({0: 4})
+        (partition,) = made.partitions(at({0: 0}), at({0: 4}))
+        assert partition.facts.schema_id == 1
+    made.stop()
