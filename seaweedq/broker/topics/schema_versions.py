@@ -17,6 +17,7 @@ lost may have the name of the next version: it has other columns then, and is re
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from math import inf
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -111,17 +112,18 @@ class SchemaVersions:
 
     async def has(self, topic: Topic, stated: Any) -> bool:
         """Tells whether a schema, as JSON, is one of the topic's versions, whatever id it states of itself; a pending
-        one counts first. Raises InvalidRequest, and as `finish`."""
+        one counts first. One that is no schema is none of them. Raises as `finish`."""
         await self.finish(topic)
         if topic.layout.format is not Format.TYPED:
             return False
-        if is_stated(topic.layout.values, stated):
-            return True
         prefix = keys.SCHEMAS.prefix(topic.name, topic.record.incarnation)
-        async for entry in entries(self._coordination, prefix, limit=PAGE):
-            held = keys.SCHEMAS.read(entry)
-            if isinstance(held, Versioned) and is_stated(decode_fields(held.record.columns), stated):
+        with suppress(InvalidRequest):
+            if is_stated(topic.layout.values, stated):
                 return True
+            async for entry in entries(self._coordination, prefix, limit=PAGE):
+                held = keys.SCHEMAS.read(entry)
+                if isinstance(held, Versioned) and is_stated(decode_fields(held.record.columns), stated):
+                    return True
         return False
 
     async def next(self, topic: Topic, stated: Any, expected: int | None) -> Version | None:
