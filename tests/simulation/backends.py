@@ -37,8 +37,10 @@ class Trouble:
     defers: float = 0.0  # the client gives up; it happens up to `late_s` later
     late_s: float = 60.0
     slow_s: float = 0.0  # is added to each request
+    repeats: float = 0.0  # it happens twice, the second time up to `late_s` later
     away: bool = False  # no answer to anything
     breaks: float = 0.0  # watches
+    lag_s: float = 0.0  # of watches
 
 
 class _Server:
@@ -59,7 +61,7 @@ class _Server:
         """Does something, and answers. `writes`: it may happen later than its client believes."""
         await reach_outside()
         self.counts[kind] = self.counts.get(kind, 0) + 1
-        refused, forgotten, deferred, late, way, back = (self._draw.random() for _ in range(6))
+        refused, forgotten, deferred, twice, late, way, back = (self._draw.random() for _ in range(7))
         trouble = self.trouble
         usual_s = self._usual_s
         if trouble.away:
@@ -72,6 +74,8 @@ class _Server:
             self._begin(do, late * trouble.late_s)
             await asyncio.sleep(min(TIMEOUT_S, late * trouble.late_s))
             raise unknown(f"{kind}: no answer in time")
+        if writes and twice < trouble.repeats:
+            self._begin(do, late * trouble.late_s)
         task = self._begin(do, usual_s * (0.3 + way) + trouble.slow_s * way)
         try:
             result = await asyncio.shield(task)
@@ -173,6 +177,7 @@ class CoordinationServer(_Server):
         self.engine = self.records.engine
         self.clients: list[SimulatedCoordination] = []
         self._seen = 0
+        self._compacted = 0
         loop.call_later(ENDS_S, self._look, context=self._context)
 
     @property
@@ -186,13 +191,17 @@ class CoordinationServer(_Server):
             self._seen = self.engine.revision()
             self.clients = [one for one in self.clients if not one.life.is_dead]
             for client in self.clients:
-                after_s = self._usual_s * (1 + self._draw.random()) + self.trouble.slow_s * self._draw.random()
+                slow_s = self.trouble.slow_s + self.trouble.lag_s
+                after_s = self._usual_s * (1 + self._draw.random()) + slow_s * self._draw.random()
                 self._loop.call_later(after_s, client.wake, context=client.life.context)
 
-    @property
-    def breaks(self) -> bool:
-        """Whether a watch that asks now is broken."""
-        return self._draw.random() < self.trouble.breaks
+    def compact(self) -> None:
+        """Forgets all changes so far."""
+        self._compacted = self.engine.revision()
+
+    def breaks(self, revision: int) -> bool:
+        """Whether a watch that has seen so much, and asks now, is broken."""
+        return self._draw.random() < self.trouble.breaks or revision < self._compacted <= self.engine.revision()
 
     def _look(self) -> None:
         self.changed()
@@ -233,7 +242,7 @@ class SimulatedCoordination(PollingCoordination):
             self._server.changed()
             return found
 
-        if name == "changes" and self._server.breaks:
+        if name == "changes" and self._server.breaks(args[1]):  # type: ignore[arg-type]
             raise WatchLost("the watch was broken")
         writes = name in ("commit", "grant", "renew", "revoke")
         return await self._server.ask(name, do, CoordinationUnavailable, writes)

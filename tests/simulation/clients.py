@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from tests.support.history.load import JSON, NDJSON, Message, message
 TOPIC = "t"
 ARROW = "application/vnd.apache.arrow.stream"
 TIMEOUT_S = 20.0
+SETTLING_S = 0.2
 
 
 class Story:
@@ -77,7 +79,7 @@ class Client:
 
     async def rest(self) -> None:
         """The time between two requests."""
-        await asyncio.sleep(self.rng.expovariate(1 / self.pause_s))
+        await asyncio.sleep(min(self.rng.expovariate(1 / self.pause_s), SETTLING_S if self.settling else inf))
 
     async def ask(
         self,

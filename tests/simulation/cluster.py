@@ -1,6 +1,7 @@
 """A simulated cluster: broker processes that begin, are lost and begin again, pause and die, over one world."""
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -26,21 +27,23 @@ from tests.support.brokers.machine import Machine, SeededIds
 from tests.support.brokers.simulated_loop import BEGAN_US
 
 AGAIN_S = 1.0
+MOST_DRIFT = 0.002
 DRAINED_S = 5.0
 
 
 @dataclass
 class LifeClock:
-    """The clock of one machine, whose wall time is wrong by `wrong_us`."""
+    """The clock of one machine. Its wall time is wrong by `wrong_us`, and it runs too fast by `drift`, a part of 1."""
 
     loop: asyncio.AbstractEventLoop
     wrong_us: int = 0
+    drift: float = 0.0
 
     def now_us(self) -> int:
-        return BEGAN_US + int(self.loop.time() * 1e6) + self.wrong_us
+        return BEGAN_US + int(self.monotonic_s() * 1e6) + self.wrong_us
 
     def monotonic_s(self) -> float:
-        return self.loop.time()
+        return self.loop.time() * (1 + self.drift)
 
 
 @dataclass
@@ -116,11 +119,16 @@ class Cluster:
         assert before is None or before.life.is_dead or before.ended
         self.starts += 1
         life = self._context.run(Life, f"b{number}#{self.starts}")  # whoever begins it: its fail points are reached
-        clock = before.clock if before else LifeClock(self.loop)
+        clock = before.clock if before else LifeClock(self.loop, *self._drift())
         process = self.processes[number] = Process(number, life, clock)
         life.at_death.append(lambda: self.tell(f"{life.name} dies"))
         life.start(self._run(process), "process")
         return process
+
+    def _drift(self) -> tuple[int, float]:
+        """How wrong the clock of a machine is."""
+        draw = random.Random(f"clock {self.seed} {len(self.processes)}")
+        return int(draw.gauss(0, 5e5)), draw.choice([0.0, draw.uniform(-MOST_DRIFT, MOST_DRIFT)])
 
     def tell(self, text: str) -> None:
         """Puts something into the timeline."""
@@ -169,7 +177,7 @@ class Cluster:
             await asyncio.wait([starting, *ends], return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 starting.result()
-                self.tell(f"{process.life.name} is ready as {broker.id}")
+                self.tell(f"{process.life.name} {'waits' if broker.waiting else f'is ready as {broker.id}'}")
                 self.network.listen(process.url, process.life, Application(broker))
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if not broker.lost.is_set():

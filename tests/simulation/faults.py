@@ -142,6 +142,9 @@ class Faults:
             return _nothing
         if kind in RETURNS:
             return self._operator.begin(kind, cluster.coordination.records)
+        if kind == "compaction":
+            cluster.coordination.compact()
+            return _nothing
         if kind == "clock":
             process.clock.wrong_us += int((amount - 0.5) * 240e6)
             return _nothing
@@ -151,6 +154,7 @@ class Faults:
             "repeats": (weather, {"repeats": 0.5 * amount}),
             "slow store": (store, {"slow_s": 2 * amount}),
             "late puts": (store, {"defers": 0.5 * amount}),
+            "double puts": (store, {"repeats": 0.5 * amount}),
             "lost puts": (store, {"forgets": 0.5 * amount, "refuses": 0.3 * amount}),
             "store away": (store, {"away": True}),
             "coordination away": (coordination, {"away": True}),
@@ -158,6 +162,7 @@ class Faults:
             "lost transactions": (coordination, {"forgets": 0.3 * amount, "refuses": 0.2 * amount}),
             "slow coordination": (coordination, {"slow_s": amount}),
             "watches": (coordination, {"breaks": 0.5 * amount}),
+            "late watches": (coordination, {"lag_s": 10 * amount}),
             "disk errors": (disk, {"fails": 0.3 * amount, "fails_sync": 0.3 * amount}),
             "disk full": (disk, {"full": True}),
             "slow disk": (disk, {"slow_s": 2 * amount}),

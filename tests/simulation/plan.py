@@ -32,6 +32,7 @@ KINDS = (
     *("lost transactions", "slow coordination", "watches", "lease", "clock"),
     *("cut from coordination", "outlawed", "outlawed", *RETURNS[:2]),
     *("power", "disk errors", "disk full", "slow disk", "restart", "restart"),
+    *("double puts", "late watches", "compaction"),
 )
 WORK = ("producer", "worker", "streams", "tail", "seeks", "payloads", "imports", "deletions", "retention")
 """The clients beside the usual ones. What the last five have done may be lost with coordination."""

@@ -5,17 +5,23 @@ import json
 import logging
 import multiprocessing
 import os
+import platform
+import re
 import signal
+import subprocess
 import sys
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tests.simulation.plan import KINDS, Plan, draw, shrunk
 from tests.simulation.world import Endless, Outcome, simulate
+from tests.support.paths import ROOT
 
 LONGEST_S = 300.0  # of CPU, for one run
+TOLD = 80  # lines of a timeline
 TRIES = 45  # runs by which a plan is shrunk
 
 
@@ -89,10 +95,9 @@ def main() -> int:
             failed += [outcome] if outcome.wrong else []
             if (failed and chosen.first) or cpu_s > chosen.cpu_s:
                 break
-    print(
-        f"{runs} runs, {len(failed)} failed, {cpu_s:.0f} s of CPU; faults that came: {dict(took)}; "
-        f"fail points reached: {dict(reached)}"
-    )
+    print(f"{runs} runs, {len(failed)} failed, {cpu_s:.0f} s of CPU")
+    tell_counts("faults that came", took, set(kinds) if not chosen.plan else ())
+    tell_counts("fail points reached", reached, fail_points() if not chosen.plan else ())
     small = None
     if failed and not chosen.no_shrink:
         small = smaller(failed[0])
@@ -106,8 +111,27 @@ def main() -> int:
     return bool(failed)
 
 
+def tell_counts(what: str, counts: Counter[str], wanted: Collection[str]) -> None:
+    """How often something was reached, and what never was."""
+    print(f"{what}: {', '.join(f'{name} {count}' for name, count in sorted(counts.items()))}")
+    if missed := sorted(set(wanted) - counts.keys()):
+        print(f"  and never: {', '.join(missed)}")
+
+
+def fail_points() -> set[str]:
+    """All of the package."""
+    sources = (path.read_text() for path in (ROOT / "seaweedq").rglob("*.py"))
+    return {place for source in sources for place in re.findall(r'\breach\("([a-z.]+)"\)', source)}
+
+
+def commit() -> str:
+    """The commit of the code, with a + if it was changed."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
+
+
 def tell(outcome: Outcome) -> None:
-    """One line, and what is wrong."""
+    """One line, and what is wrong; of a failure also what became of the lives, and when."""
     speed = outcome.simulated_s / outcome.cpu_s if outcome.cpu_s else 0
     print(
         f"seed {outcome.plan.seed}: {'WRONG' if outcome.wrong else 'good'}, {outcome.acknowledged} messages, "
@@ -117,6 +141,10 @@ def tell(outcome: Outcome) -> None:
     )
     for text in outcome.wrong[:20]:
         print(f"  {text[:600]}")
+    if outcome.wrong:
+        plan = outcome.plan
+        print(f"  commit {commit()}, Python {platform.python_version()}, a {plan.journal} journal, knobs {plan.knobs}")
+        print("\n".join(outcome.timeline[-TOLD:]), flush=True)
 
 
 if __name__ == "__main__":
