@@ -131,8 +131,8 @@ def draw(
         journal=rng.choice(["object", "object", "file"]),
         machines=rng.choice([1, BROKERS]),
         calls_per_s=rng.choice([0.5, 1.0, 2.0]),
-        publishers=rng.randint(2, 6),
-        consumers=tuple(rng.sample(("ordered", "keyed", "shared"), rng.randint(1, 3))),
+        publishers=rng.choice([2, 4, 6, 9]),
+        consumers=tuple(rng.sample(("ordered", "keyed", "shared"), rng.randint(0, 3))),
         readers=rng.randint(0, 2),
         reshapes=rng.random() < 0.7,
         crew=rng.choice([1, 2, 3]),
@@ -162,7 +162,9 @@ def _faults(rng: random.Random, length_s: float, gap_s: float, goes_back: bool) 
             yield Fault(kind, at_s, for_s, broker, amount)
         if kind in TAKEN_OVER and rng.random() < 0.4:
             kind, place = rng.choice(FOLLOWING)
-            yield Fault(kind, at_s, _time(rng), -1, amount, place)
+            yield Fault(kind, at_s, rng.choice([rng.uniform(0.3, 1), _time(rng)]), -1, amount, place)
+        if place == "checkpoint.write":  # what it writes late counts for whoever takes over next
+            yield Fault("kill", at_s + for_s, _time(rng), -1, 0.0, "commit.append")
 
 
 def _time(rng: random.Random) -> float:
@@ -207,11 +209,15 @@ def _shorter(plan: Plan, still: Callable[[Plan], bool]) -> Plan:
 
 
 def _smaller(plan: Plan) -> Iterator[dict[str, Any]]:
+    yield {"reshapes": False, "readers": 0, "others": ()}
     yield {"reshapes": False}
-    yield {"readers": 0}
+    for others in [tuple(other for other in plan.others if other != one) for one in plan.others]:
+        yield {"others": others, "readers": 0}
+    yield {"crew": 1}
     for mode in plan.consumers if len(plan.consumers) > 1 else ():
         yield {"consumers": (mode,)}
     yield {"consumers": ()}
-    for count in (3, 2, 1):
+    for count in (4, 2, 1):
         if count < plan.publishers:
             yield {"publishers": count}
+    yield {"knobs": {name: value for name, value in plan.knobs.items() if name in knobs.SETTINGS}}
