@@ -32,7 +32,7 @@ This page is generated from `seaweedq COMMAND --help`.
 `--version` prints the version; `--install-completion` installs shell completion of commands, options and topic names.
 
 All commands except `serve`, `demo` and `context` talk to a broker.
-Its address comes from `--url`, `SEAWEEDQ_URL` or the current [context](#seaweedq-context), in this order.
+The broker's address comes from `--url`, `SEAWEEDQ_URL` or the current [context](#seaweedq-context), in this order.
 The default is `http://127.0.0.1:8080`.
 Separate several brokers by commas; if one fails, the command uses [the next one](../do/python.md#several-brokers).
 The token comes from `SEAWEEDQ_TOKEN`, the file named by `SEAWEEDQ_TOKEN_FILE`, or the context that gives the address.

@@ -423,9 +423,9 @@ class JournalSettings(Group):
         None,
         ge=0,
         le=10_000,
-        description="Object journal: average limit on puts per second and broker, at least 0.5; up to 1,000 unused "
-        "puts are saved for bursts. A lower limit costs less and makes publishes wait longer. 0: no "
-        "limit. Empty: 8 if the store charges for puts, as AWS does, otherwise 0.",
+        description="Object journal: limit on the average number of puts per second and broker, at least 0.5; up to"
+        " 1,000 unused puts are saved for bursts. A lower limit costs less and makes publishes wait "
+        "longer. 0: no limit. Empty: 8 if the store charges for puts, as AWS does, otherwise 0.",
     )
     journal_linger_s: float | None = Field(
         None,
@@ -465,7 +465,7 @@ class JournalSettings(Group):
 
 
 class LifeSettings(Group):
-    """The settings of a broker's life: its lease, its intervals, its stop."""
+    """The settings of a broker's lifetime: lease, intervals, shutdown."""
 
     lease_s: float = Field(
         5,

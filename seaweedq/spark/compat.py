@@ -90,7 +90,7 @@ def _check(version: str | None, oldest: tuple[int, int], what: str) -> None:
 
 
 def register(spark: "SparkSession") -> None:
-    """Registers the data source `seaweedq` in a session, unless it has found it. Its server needs seaweedq, too."""
+    """Registers the data source `seaweedq` in a session that has not found it. A Connect server needs seaweedq, too."""
     try:
         spark.dataSource.register(import_module("pyspark_seaweedq").DefaultSource)
     except Exception as error:  # Spark's own, of which pyspark has several classes

@@ -36,12 +36,12 @@ def with_payloads(
     within: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> "DataFrame":
-    """Returns the rows with the bytes of their payloads, null for rows without a reference.
+    """Adds a column with the bytes of each row's payload; null for rows without a reference.
 
-    `column` is the references' struct, `into` the binary column to add. A payload that is over `max_bytes`, is missing,
-    or differs from the published one fails the job, or is null: as `wrong` says. `within` is a URI prefix that all
-    payloads must have. A task holds some 64 MiB of payloads at a time, or a larger one alone.
-    """
+    `column` is the struct with the references, and `into` is the binary column to add. If a payload is larger than
+    `max_bytes`, is missing, or differs from the published payload, the job fails (`wrong="raise"`) or the value is null
+    (`wrong="null"`). `within` is a URI prefix that all payloads must have. A task holds about 64 MiB of payloads at a
+    time, or a single larger payload."""
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     if wrong not in ("raise", "null"):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Source:
-    """A topic with the options of a query. Each method raises ValueError for a wrong option."""
+    """The data source for one query over a topic. Each method raises ValueError for a wrong option."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         check_version()

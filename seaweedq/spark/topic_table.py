@@ -81,22 +81,21 @@ def read_topic(
     storage: Mapping[str, Any] | None = None,
     expired: Expired = "skip",
 ) -> "DataFrame":
-    """Returns a topic's rows, complete to the last one that was acknowledged before the call, none twice, unsorted.
+    """Returns a topic's rows, unsorted: every row acknowledged before the call, exactly once.
 
-    `url` is that of one broker or of several, by default SEAWEEDQ_URL. `tail` is about rows that are in no file yet:
-    "read" fetches them from brokers, "flush" has brokers write them to files first, "skip" leaves them out. `starting`
-    and `ending` are half-open offsets by segment; segments that they do not name are read from their start, to their
-    end, or datetimes, which stand for the first row of each segment whose `_timestamp` reaches them. `segments` leaves
-    out all others. `headers` are sent with every request. With the URL of a `store` no broker is asked, and `tail` must
-    be "skip": rows come from its files, which are listed with `storage` as options of fsspec. Rows that have expired at
-    the call are left out, by the time of the cluster, or with a `store` by this machine's; `expired="keep"` has them,
-    too. The columns are those of the files, with `segment` at the end, as spark.read.parquet has them. Works in classic
-    sessions and in those of Spark Connect.
+    `url` is the URL of one broker or of several; the default is SEAWEEDQ_URL. `tail` decides about rows that are not in
+    files yet: "read" fetches them from brokers, "flush" makes brokers write them to files first, and "skip" leaves them
+    out. `starting` (inclusive) and `ending` (exclusive) are either offsets by segment or datetimes. Segments that the
+    offsets omit are read from their start, or to their end. A datetime stands for each segment's first row with this
+    `_timestamp` or a later one. `segments` excludes all other segments. `headers` are sent with every request. With the
+    URL of a `store`, no broker is asked and `tail` must be "skip": the rows come from the store's files, which are
+    listed with `storage` as fsspec options. Rows that have expired by the cluster's time (with a `store`: by this
+    machine's time) are left out; `expired="keep"` includes them. The columns are those of spark.read.parquet, with
+    `segment` at the end. Works in classic sessions and in Spark Connect.
 
-    Raises ValueError for an unknown `tail`, `expired`, segment or offset, and for a start above its end, TopicNotFound,
-    and ConnectionFailed if no broker answers within a client's timeout. A query that ends later than the topic's
-    `grace_s` may find that retention has deleted a file; one of a `store` at any time.
-    """
+    Raises ValueError for an unknown `tail`, `expired`, segment or offset, and for a start above its end; TopicNotFound;
+    and ConnectionFailed if no broker answers within a client's timeout. A query that runs longer than the topic's
+    `grace_s` may fail because retention has deleted a file; a query with a `store` may fail so at any time."""
     if tail not in get_args(Tail):
         raise ValueError(f"tail is {tail!r}; it must be one of {', '.join(map(repr, get_args(Tail)))}")
     check_version(spark.version)

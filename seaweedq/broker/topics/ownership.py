@@ -316,7 +316,7 @@ class Ownership:
             self._catalog.segment(topic, number)
             if self._catalog.is_emptied(topic, number):
                 raise NotOwner(f"retention has just deleted all of segment {number} of {topic.name!r}; try again")
-            raise ChainDamaged(f"{chain.folder} has no seal, though its segment is sealed", name=chain.folder)
+            raise ChainDamaged(f"{chain.folder} has no seal, although its segment is sealed", name=chain.folder)
         if record.state == "open" and chain.last is None and number == topic.record.incarnation:
             raise self._waits(
                 topic, number, "file", f"{chain.folder} belongs to the topic's first segment, but has no file"

@@ -244,7 +244,7 @@ def _holds_certificate(cert_file: Path) -> bool:
 
 
 def _no_password() -> NoReturn:
-    raise ValueError("the key is encrypted; give one without a password that only the broker can read")
+    raise ValueError("the key is encrypted; use an unencrypted key file that only the broker can read")
 
 
 def _reason(error: Exception) -> str:

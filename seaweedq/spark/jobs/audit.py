@@ -154,7 +154,7 @@ def audit(
             flushed, state = (known.flushed_offset, known.state) if known else (0, "open")
             one.chain.finish(replace(after[number], flushed_offset=flushed, state=state))
         elif url:
-            one.chain.finding("is in files, but the broker does not know of it")
+            one.chain.finding("is in files, but the broker does not know the segment")
     done.others.extend(_lineage(place, done, after))
     return done
 

@@ -441,12 +441,12 @@ def storage_of(spark: "SparkSession", given: Mapping[str, Any] | None = None) ->
 def read_generation(
     spark: "SparkSession", path: str, generation: int | None = None, storage: Mapping[str, Any] | None = None
 ) -> "DataFrame":
-    """Returns the newest generation of a folder that `seaweedq spark export` or `compact` writes, or the one of a
-    number: all of it, and nothing of a later one.
+    """Returns the rows of one generation in a folder of `seaweedq spark export` or `compact`: the generation with this
+    number, or the newest one.
 
-    On S3 its record is read with `storage` as options of fsspec, by default with what the session has for s3a. Raises
-    ValueError for a path that is none, and ClientError if there is no such generation, or the folder cannot be read.
-    """
+    On S3, the generation's record is read with `storage` as fsspec options; the default is the session's s3a
+    configuration. Raises ValueError for an invalid path, and ClientError if the generation does not exist or the folder
+    cannot be read."""
     place = Place.parse(path)
     there = Generations(place, {} if place.local else storage_of(spark, storage))
     found = there.newest() if generation is None else there.read(generation)
