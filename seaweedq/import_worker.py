@@ -296,7 +296,7 @@ def _named(format: str, found: Iterator[Chunk]) -> Iterator[Chunk]:
         raise
     except MemoryError:
         raise InvalidImport(
-            f"reading the file as {format} takes more memory than an import may use",
+            f"reading the file as {format} needs more memory than an import may use",
             format=format,
             reason="memory",
         ) from None
@@ -357,7 +357,7 @@ def _parquet(path: str, intake: Intake) -> Iterator[pa.RecordBatch]:
                     raise
                 rows = max(FEWEST_ROWS, rows // 16)
         if done != file.metadata.num_rows:
-            raise ValueError(f"its footer states {file.metadata.num_rows} rows, but it has {done}")
+            raise ValueError(f"the footer states {file.metadata.num_rows} rows, but the file has {done}")
 
 
 def _check_alone(path: str, metadata: pq.FileMetaData) -> None:
@@ -372,7 +372,9 @@ def _check_alone(path: str, metadata: pq.FileMetaData) -> None:
             end = max(end, begin + chunk.total_compressed_size)
     with pa.memory_map(path) as mapped:
         if re.search(PARQUET_MAGIC * 2, memoryview(mapped.read_buffer())[end:]):
-            raise ValueError("it consists of several Parquet files, one after the other; upload each file separately")
+            raise ValueError(
+                "the file consists of several Parquet files, one after the other; upload each file separately"
+            )
 
 
 def _behind(batches: Iterator[pa.RecordBatch], done: int) -> Iterator[pa.RecordBatch]:
@@ -411,7 +413,7 @@ def _stream_of(file: pa.Buffer) -> pa.Buffer:
     tail = file.slice(max(0, file.size - TAIL_BYTES)).to_pybytes()
     end = file.size - TAIL_BYTES - int.from_bytes(tail[:4], "little")
     if not tail.endswith(FILE_MAGIC) or end < 8:
-        raise ValueError("it begins like an Arrow file, but does not end like one")
+        raise ValueError("the file begins like an Arrow file, but does not end like one")
     return file.slice(8, end - 8)
 
 

@@ -199,7 +199,7 @@ class InsideLog:
 
 def unexpected(error: Exception) -> tuple[int, dict[str, str], bytes]:
     """Returns the answer to a defect of the broker, and logs its traceback."""
-    logger.error("a request met an unexpected error", exc_info=error)
+    logger.error("a request failed with an unexpected error", exc_info=error)
     return problem(SeaweedqError("the broker met an unexpected error; its log has the details"))
 
 

@@ -227,7 +227,7 @@ class Broker:
             if not await self._look().signs():
                 raise
             logger.warning(
-                "a rebuild has started meanwhile, or another sign of lost coordination has appeared; checking "
+                "a rebuild has started in the meantime, or another sign of lost coordination has appeared; checking "
                 "again: %s",
                 error,
             )

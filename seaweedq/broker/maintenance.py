@@ -55,7 +55,7 @@ class Maintenance(Service):
         flushes = [log.flusher.flush(segment) for segment in log.dirty]
         for outcome in await asyncio.gather(*flushes, dispatcher.checkpoint(), return_exceptions=True):
             if isinstance(outcome, BaseException):
-                logger.error("a flush or a checkpoint at stop failed: %s", outcome)
+                logger.error("a flush or checkpoint during shutdown failed: %s", outcome)
         return not any(segment.pin is not None for segment in log.dirty) and dispatcher.pin is None
 
     async def stop(self) -> None:

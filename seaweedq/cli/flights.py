@@ -147,7 +147,7 @@ class Flight:
         save(readings["duckdb"].delays, counts["duckdb"], self.picture)
         self._say("picture", str(self.picture.absolute()))
         if not agree(len(flights.lines), flights.delays, counts, readings):
-            raise ClientError("the counts or the delays do not agree")
+            raise ClientError("the readers' counts or delays differ from the source")
         return lines(self.broker.url, _TOPIC, path, value="")
 
     def _create(self, client: Client, flights: Flights) -> None:

@@ -119,7 +119,7 @@ class Database:
         except duckdb.Error as error:
             raise refused(error, text) from None
         if len(found) != 1:
-            raise InvalidRequest(f"the text has {len(found)} statements; give one")
+            raise InvalidRequest(f"the text has {len(found)} statements; give exactly one")
         return str(found[0].query).strip().rstrip(";")
 
     def planned(self, statement: str) -> "list[TableRead]":

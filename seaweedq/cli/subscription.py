@@ -196,7 +196,7 @@ def seek(
     """Move a subscription to another position. All leases end, and messages after the new position are delivered again,
     acked or not."""
     if (to is None) == (not offset):
-        raise typer.BadParameter("give one of --to and --offset", param_hint="--to")
+        raise typer.BadParameter("use either --to or --offset", param_hint="--to")
     where = place(to, "--to") if to is not None else {"offsets": _offsets(offset or [])}
     with connect(url) as client:
         done = client.seek(topic, name, where)

@@ -22,8 +22,8 @@ Progress = Callable[[int, int], None]
 
 
 class Source:
-    """A seekable file, read from beginning to end. Threads may share it, but nothing else may use the file at the same
-    time."""
+    """A seekable file that is read from beginning to end. Threads may share the source, but nothing else may use the
+    file at the same time."""
 
     def __init__(self, file: BinaryIO, owned: bool = True) -> None:
         if not file.seekable():
@@ -69,14 +69,14 @@ class Source:
             chunks.put(error)
 
     def close(self) -> None:
-        """Closes the file, if it was opened here."""
+        """Closes the file if this source opened it."""
         if self._owned:
             self._file.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Some bytes of a source, as the body of a request. `report` receives the number of bytes sent so far."""
+    """A range of a source's bytes, as the body of a request. `report` receives the number of bytes sent so far."""
 
     source: Source
     start: int
@@ -84,7 +84,7 @@ class Slice:
     report: Callable[[int], None]
 
     def chunks(self) -> Iterator[bytes]:
-        """Yields its bytes, at most CHUNK_BYTES at a time."""
+        """Yields the bytes, at most CHUNK_BYTES at a time."""
         for at in range(0, self.size, CHUNK_BYTES):
             data = self.source.read(self.start + at, min(CHUNK_BYTES, self.size - at))
             yield data
@@ -94,8 +94,7 @@ class Slice:
 class Meter:
     """Adds up the progress of an upload's slices, and calls `progress(bytes, total)`.
 
-    The sum falls when a part is sent again. Any sending thread may call it, one at a time.
-    """
+    The sum decreases when a part is sent again. Any sending thread may call `progress`, one thread at a time."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self._total, self._progress = total, progress
@@ -104,7 +103,7 @@ class Meter:
         self._sum = 0
 
     def reporter(self, part: int) -> Callable[[int], None]:
-        """Returns the callback for the slice of that part, of which nothing was sent so far."""
+        """Returns the progress callback for a part's slice, of which nothing was sent yet."""
 
         def report(done: int) -> None:
             with self._lock:
@@ -191,7 +190,7 @@ class _Raw(io.RawIOBase):
 
 
 def reader(chunks: Iterator[bytes]) -> BinaryIO:
-    """Returns a file with these bytes. It is not seekable. Closing it ends the chunks."""
+    """Returns a file with these bytes. The file is not seekable. Closing the file ends the chunks."""
     return cast(BinaryIO, io.BufferedReader(_Raw(chunks), _BUFFER_BYTES))
 
 

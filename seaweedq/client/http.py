@@ -31,7 +31,7 @@ class InvalidToken(ValueError):
 
 
 class Credentials:
-    """Holds one client's token, and the CA that it trusts. Raises ValueError if both a token and a file are given, or
+    """A client's token, and the CA that the client trusts. Raises ValueError if both a token and a file are given, or
     if HTTP cannot carry the token."""
 
     def __init__(
@@ -60,12 +60,12 @@ class Credentials:
 
     @property
     def has_token(self) -> bool:
-        """Tells whether the client sends a token."""
+        """Returns whether the client sends a token."""
         return self._token is not None or self._file is not None
 
     def verify(self, url: str) -> bool | ssl.SSLContext:
-        """Returns how the certificate of a broker at a URL is verified. Plain HTTP needs none, and loading certificates
-        takes longer than a request. Raises ClientError if the CA's file cannot be read."""
+        """Returns how to verify the certificate of a broker at a URL. Plain HTTP loads no certificates, because loading
+        them takes longer than a request. Raises ClientError if the CA's file cannot be read."""
         if not url.startswith("https:"):
             return False
         if self._ca_file is None:
@@ -77,7 +77,7 @@ class Credentials:
             raise ClientError(f"the CA file {str(self._ca_file)!r} cannot be read: {reason}") from None
 
     def headers(self) -> dict[str, str]:
-        """Returns the headers that show the token. Raises ClientError if its file cannot be read."""
+        """Returns the headers that contain the token. Raises ClientError if its file cannot be read."""
         if (file := self._file) is not None:
             try:
                 found = os.stat(file)
@@ -111,7 +111,7 @@ class SecretUrl(httpx.URL):
 
 
 def check_options(timeout_s: float, headers: Mapping[str, str] | None) -> None:
-    """Raises ValueError for a timeout that is too short for any answer, and for headers that HTTP cannot carry."""
+    """Raises ValueError for a timeout that no answer could meet, and for headers that HTTP cannot carry."""
     if not 0 < timeout_s < inf:
         raise ValueError(f"timeout_s={timeout_s} is not a number of seconds above 0")
     for name, value in (headers or {}).items():
@@ -128,8 +128,9 @@ def build(
     timeout_s: float,
     credentials: Credentials,
 ) -> httpx.Request:
-    """Builds the request; `chunks` are those of a body that is a Slice. A signed URL has a right of its own, and gets
-    no token. Raises ClientError for an invalid signed URL, and for a token that cannot be read."""
+    """Builds the request. `chunks` are the chunks of a body that is a Slice. A request to a signed URL has no token,
+    because the URL is itself the permission. Raises ClientError for an invalid signed URL, and for a token that cannot
+    be read."""
     if isinstance(effect, Attempt):
         request: Request | SignedRequest = effect.request
         url, params = effect.url + effect.request.path, dict(effect.request.params) or None

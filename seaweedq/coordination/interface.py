@@ -126,7 +126,8 @@ def check_transaction(compares: Sequence[Compare], writes: Sequence[Put | Delete
     twice."""
     if len(compares) + len(writes) > MAX_OPERATIONS:
         raise ValueError(
-            f"the transaction has {len(compares)} comparisons and {len(writes)} writes; over {MAX_OPERATIONS} in all"
+            f"the transaction has {len(compares)} comparisons and {len(writes)} writes; the limit is "
+            f"{MAX_OPERATIONS} in total"
         )
     if len({write.key for write in writes}) < len(writes):
         raise ValueError("the transaction writes a key twice")

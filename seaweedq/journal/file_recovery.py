@@ -66,7 +66,7 @@ class PlaceLock:
 
     def _check(self) -> None:
         if known_id(self._lock.folder, self._disk) != self._place:
-            raise OSError("it is another folder, or not on this machine")
+            raise OSError("the journal is in another folder, or on another machine")
 
 
 class DeadFileJournal:

@@ -283,7 +283,7 @@ async def _read_rest(store: ObjectStore, name: str, beginning: bytes) -> Commit:
         beginning += await store.read(name, len(beginning), size)
     header, commit = await asyncio.to_thread(decode_slot, beginning, name)
     if header.kind is SlotKind.FENCE:
-        raise JournalDamaged(f"{name} is a fence, where the journal goes on", path=name, position=0)
+        raise JournalDamaged(f"{name} is a fence, although the journal continues", path=name, position=0)
     return commit
 
 

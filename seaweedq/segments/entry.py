@@ -71,19 +71,19 @@ def read_footer(file: BinaryIO) -> pq.FileMetaData:
     length = _footer_bytes(memoryview(file.read(_END_BYTES)))
     start = end - _END_BYTES - length
     if start < len(_PARQUET):
-        raise ValueError("its footer is longer than the file")
+        raise ValueError("the footer is longer than the file")
     file.seek(max(start - GUARD.size, 0))
     found = memoryview(file.read(end - file.tell()))
     before, footer = found[: -(length + _END_BYTES)], found[-(length + _END_BYTES) :]
     if bytes(before) != GUARD.pack(MAGIC, zlib.crc32(footer)):
-        raise ValueError("its footer was changed after it was written")
+        raise ValueError("the footer was changed after it was written")
     return pq.read_metadata(pa.BufferReader(_PARQUET + footer))
 
 
 def _footer_bytes(file: memoryview) -> int:
     """Returns the length of the footer that the end of a file states. Raises ValueError if it is no end of one."""
     if len(file) < _END_BYTES or bytes(file[-len(_PARQUET) :]) != _PARQUET:
-        raise ValueError("it does not end like a Parquet file")
+        raise ValueError("the file does not end like a Parquet file")
     return int(_LENGTH.unpack(file[-_END_BYTES : -len(_PARQUET)])[0])
 
 

@@ -104,16 +104,16 @@ class PayloadReader:
         uri, size = reference["uri"] or "", reference["size"]
         found = _URI.fullmatch(uri)
         if not found or "/../" in uri or "/./" in uri or (self.within and not uri.startswith(self.within)):
-            raise ClientError("its URI does not name a payload that may be opened here")
+            raise ClientError("the URI does not name a payload that may be opened here")
         if size is None or not 0 <= size <= self.max_bytes:
-            raise ClientError(f"it has {size} bytes, but max_bytes is {self.max_bytes}")
+            raise ClientError(f"the payload has {size} bytes, but max_bytes is {self.max_bytes}")
         import fsspec  # workers without payloads are spared it
 
         files = fsspec.filesystem("file" if found["scheme"] == "file" else "s3", **self.options)
         there = files.size(found["path"])
         if there != size:
-            raise ClientError(f"it has {there} bytes, not {size}")
+            raise ClientError(f"the payload has {there} bytes, not {size}")
         data: bytes = files.cat_file(found["path"], start=0, end=size) if size else b""
         if hashlib.sha256(data).hexdigest() != reference["sha256"]:
-            raise ClientError("its SHA-256 differs from the published one")
+            raise ClientError("the payload's SHA-256 differs from the published one")
         return data

@@ -105,8 +105,8 @@ def test_the_client_seeks_too(real_client: Client, topic: str) -> None:
         (["--offset", "x"], "SEGMENT=OFFSET"),
         (["--offset", "a=1"], "'a=1'"),
         (["--offset", "0=1", "--offset", "0=2"], "segment 0 is given more than once"),
-        ([], "--to and --offset"),
-        (["--to", "latest", "--offset", "0=1"], "--to and --offset"),
+        ([], "use either --to or --offset"),
+        (["--to", "latest", "--offset", "0=1"], "use either --to or --offset"),
     ],
 )
 def test_a_seek_that_says_nothing_is_a_usage_error(run: Run, arguments: list[str], says: str) -> None:

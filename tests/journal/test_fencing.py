@@ -360,7 +360,7 @@ async def test_a_fence_far_below_the_newest_slot_is_found_when_it_is_read(two_hu
     two_hundred.drop(20)
     two_hundred.put(20, 0, SlotKind.FENCE)  # a recovery of an earlier version took the gap for the end
     found = await fenced(two_hundred)
-    with pytest.raises(JournalDamaged, match="00000020 is a fence, where the journal goes on"):
+    with pytest.raises(JournalDamaged, match="00000020 is a fence, although the journal continues"):
         [commit async for commit in read_slots(two_hundred, B, found, unbounded)]
 
 

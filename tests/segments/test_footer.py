@@ -54,14 +54,14 @@ def test_one_of_the_guard_itself_is_damage() -> None:
     for at in range(first, first + GUARD.size):
         flipped = bytearray(data)
         flipped[at] ^= 1
-        with pytest.raises(ChainDamaged, match="its footer was changed after it was written"):
+        with pytest.raises(ChainDamaged, match="the footer was changed after it was written"):
             read(bytes(flipped))
 
 
 def test_a_file_without_a_guard_is_damage() -> None:
     data = entry()
     first = footer_of(data) - GUARD.size
-    with pytest.raises(ChainDamaged, match="its footer was changed after it was written"):
+    with pytest.raises(ChainDamaged, match="the footer was changed after it was written"):
         read(data[:first] + data[first + GUARD.size :])
 
 

@@ -155,7 +155,7 @@ class HostRules:
     def _check_origin(self, sent: bytes | None, host: bytes, request: Request) -> None:
         if sent is None:
             if request.method not in ("GET", "HEAD") or not request.path.endswith(SIGNED):
-                raise ForeignOrigin("a page from another site or another port must not send this request")
+                raise ForeignOrigin("web pages from another site or another port must not send this request")
             return
         if self._cors.allow(sent):
             return
@@ -165,8 +165,8 @@ class HostRules:
         theirs, ours = _place(rest, port), _place(host.decode("latin-1"), port)
         if theirs is None or (theirs != ours and not self._is_named(theirs[0])):
             raise ForeignOrigin(
-                f"a page from {origin[:SHOWN]!r} must not send this request; the administrator can add its host to "
-                "the setting allowed_hosts",
+                f"web pages from {origin[:SHOWN]!r} must not send this request; the administrator can add its host "
+                "to the setting allowed_hosts",
                 origin=origin[:SHOWN],
                 setting="allowed_hosts",
             )

@@ -123,7 +123,7 @@ def _stamp(path: Path) -> Stamp:
     found = os.stat(path)  # of the file behind a link: Kubernetes renews a secret by another one
     if found.st_mode & stat.S_IWOTH:
         raise ValueError(
-            f"any user of this machine can write to it (mode {stat.S_IMODE(found.st_mode):04o}): chmod o-w"
+            f"any user of this machine can write to the file (mode {stat.S_IMODE(found.st_mode):04o}): chmod o-w"
         )
     return found.st_ino, found.st_ctime_ns, found.st_size
 
@@ -132,9 +132,9 @@ def _read(path: Path) -> bytes:
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1).strip()
     if not MIN_CHARACTERS <= len(content) <= MAX_BYTES:
-        raise ValueError(f"it must hold a token of {MIN_CHARACTERS} to {MAX_BYTES} characters")
+        raise ValueError(f"the file must contain a token of {MIN_CHARACTERS} to {MAX_BYTES} characters")
     if not all(33 <= one <= 126 for one in content):
-        raise ValueError("its token must be printable ASCII without blanks")
+        raise ValueError("the token must be printable ASCII without blanks")
     return content
 
 

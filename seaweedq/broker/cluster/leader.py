@@ -305,7 +305,7 @@ class Leader:
         given = [one for one in ordered if one.segment in targets]
         pages = [given[start : start + PAGE] for start in range(0, len(given), PAGE)]
         if not all(await gather_bounded(GIVES, partial(self._give_page, targets, released), pages)):
-            logger.warning("segments or brokers have changed meanwhile; checking again")
+            logger.warning("segments or brokers have changed in the meantime; checking again")
             await asyncio.gather(self._catalog.load(), self._roster.load())
             self._wake.set()
 

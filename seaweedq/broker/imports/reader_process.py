@@ -142,24 +142,28 @@ class ReaderProcess:
             self._ahead = self._threads.submit(self._read) if rows is not None else None
             return message, rows
         except TimeoutError:
-            raise ReaderDied(f"it made no progress for {STALLED_S:g} s") from None
+            raise ReaderDied(f"the reader made no progress for {STALLED_S:g} s") from None
         except (EOFError, OSError):
             self._process.kill()
             status = await asyncio.get_running_loop().run_in_executor(self._threads, self._process.wait)
-            raise ReaderDied(f"signal {-status} ended it" if status < 0 else f"it ended with status {status}") from None
+            raise ReaderDied(
+                f"signal {-status} ended the reader" if status < 0 else f"the reader ended with status {status}"
+            ) from None
         except (Damaged, pa.ArrowException, ValueError) as error:
-            raise ReaderDied(f"its answer cannot be understood: {str(error)[:200]}") from None
+            raise ReaderDied(f"the reader's answer cannot be parsed: {str(error)[:200]}") from None
 
     def _read(self) -> MessageAndRows:
         message = read_head(self._exactly)
         if message.kind != "rows":
             return message, None
         if not 0 < message.size <= self._limit_bytes or not 0 < message.rows <= self._job.batch_rows:
-            raise Damaged(f"it sent a batch of {message.rows} rows in {message.size} bytes, which is over the limit")
+            raise Damaged(
+                f"the reader sent a batch of {message.rows} rows in {message.size} bytes, which is over the limit"
+            )
         rows = _one_batch(self._exactly(message.size), self._limit_bytes)
         rows.validate(full=True)
         if rows.num_rows != message.rows or not rows.schema.equals(self._layout.rows(mask_of(rows))):
-            raise Damaged("it sent a batch with other columns or rows than announced")
+            raise Damaged("the reader sent a batch with other columns or rows than it announced")
         return message, rows
 
     def _exactly(self, size: int) -> bytes:
@@ -189,7 +193,7 @@ def _one_batch(stream: bytes, limit_bytes: int) -> pa.RecordBatch:
     except BadRequest as error:
         raise Damaged(error.detail) from None
     except StopIteration:  # which no future can hold
-        raise Damaged("it sent a stream without a batch") from None
+        raise Damaged("the reader sent a stream without a batch") from None
 
 
 def _started(command: Sequence[str], job: Job) -> Started:

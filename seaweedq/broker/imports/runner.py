@@ -296,7 +296,7 @@ class WorkRunner(Generic[Work]):
                     return False
             _check_refused(work, message)
             if message.kind != "checked":
-                raise ReaderDied(f"it sent {message.kind!r} instead of 'checked'")
+                raise ReaderDied(f"the reader sent {message.kind!r} instead of 'checked'")
             counted.append(msgspec.structs.replace(file, rows=message.rows))
         self._reach("checked")
         record = await self._files.list_anew(work.where, work.now, counted)
@@ -379,7 +379,7 @@ class WorkRunner(Generic[Work]):
             if rows is not None:
                 return rows
             if message.kind != "ended":
-                raise ReaderDied(f"it sent {message.kind!r} instead of rows")
+                raise ReaderDied(f"the reader sent {message.kind!r} instead of rows")
             if work.at == len(work.files) - 1:
                 return None
             await self._give(work, work.at + 1)

@@ -81,7 +81,7 @@ class FileWork(Service, Generic[Work]):
             if is_over(record):
                 break
             if self._stopping.is_set() and not attempt.is_last():
-                raise NotReady(f"this broker is stopping; another one continues the {self._kind}")
+                raise NotReady(f"this broker is stopping; another broker continues the {self._kind}")
         return record
 
     def _attempts(self, wait_s: float) -> Attempts:

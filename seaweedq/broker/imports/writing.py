@@ -170,12 +170,12 @@ class Writing(FileWork[WriteRecord]):
                     waits = waiting.enter_context(self._awaiting(where, wanted.number))
                 await self._begin_work(where, held)
             if self._stopping.is_set() and not attempt.is_last():
-                raise NotReady("this broker is stopping; another one continues the write")
+                raise NotReady("this broker is stopping; another broker continues the write")
         assert held is not None
         if held.record.number != wanted.number:
             raise NotReady(
-                f"write {held.record.number} of {wanted.writer!r} has not ended yet, or its outcome is not known "
-                "here yet"
+                f"write {held.record.number} of {wanted.writer!r} has not ended yet, or this broker does not know "
+                "its outcome yet"
             )
         return held, begun
 

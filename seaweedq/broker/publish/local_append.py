@@ -46,7 +46,7 @@ def judge(segment: OpenSegment, part: int, count: int, sequences: Sequences | No
         producer = producer.rpartition(OF_PRINCIPAL)[2]
     raise SequenceOutOfOrder(
         f"producer {producer} sent sequences {sequences.low} to {sequences.high}; its newest sequence here is "
-        f"{verdict.newest}, and this request is not among the last ones remembered",
+        f"{verdict.newest}, and this request is not among the remembered requests",
         producer=producer,
         sequence=sequences.low,
         newest=verdict.newest,

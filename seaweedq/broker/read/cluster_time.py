@@ -78,7 +78,7 @@ class ClusterTime:
             return known_us
         raise Unavailable(
             f"expires_in_s cannot be resolved yet: none of the {len(self._others())} other brokers has reported its "
-            "time since this one started"
+            "time since this broker started"
         )
 
     def record(self, broker: str, now_us: int, since_s: float) -> None:

@@ -140,7 +140,7 @@ class Rebuilding:
             above = report.plan.generation
             if above < generation.number:
                 break
-            logger.warning("messages already carry generation %d: starting a higher one", above)
+            logger.warning("messages already carry generation %d: starting a higher generation", above)
         await self._save(generation.number, 0, report.state.keys)
         reach("rebuild.saved")
         held = await self._write_cluster(held, generation=generation.number, state="replacing", nonce=generation.nonce)

@@ -261,7 +261,7 @@ class JournalRecovery:
                 await self._coordination.commit([Compare(put.key, journal.revision)], [put])  # else at the next try
             names = ", ".join(left[:NAMED])
             raise NeedsNewerBroker(
-                f"it holds messages or acks of topics whose records this broker cannot read: {names}"
+                f"the journal holds messages or acks of topics whose records this broker cannot read: {names}"
             )
         if done.segments or done.acks:
             logger.info(

@@ -199,8 +199,8 @@ class Replay:
         incarnation = topic.record.incarnation if topic else None
         if not await was_removed(self._coordination, name, incarnation, segment):
             raise JournalDamaged(
-                f"rows of segment {segment} of {name!r} would be lost: coordination does not know it, so it was "
-                "restored to an earlier state",
+                f"rows of segment {segment} of {name!r} would be lost: coordination does not know the segment, so "
+                "coordination was restored to an earlier state",
                 path=f"topics/{name}/segment={segment}/",
                 position=0,
             )

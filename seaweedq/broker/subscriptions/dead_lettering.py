@@ -108,7 +108,7 @@ class DeadLetterTopics:
                 raise Forbidden(
                     f"the principal {record.creator!r}, whose rights publish the dead letters, is disabled or was "
                     "deleted (a new principal with its name does not count). PATCH dead_letter_topic, even to the "
-                    "same topic, to publish them with your own rights",
+                    "same topic, to publish the dead letters with your own rights",
                     action=str(Action.PUBLISH),
                     resource=name,
                 )
@@ -124,7 +124,7 @@ class DeadLetterTopics:
         if name == source.name:
             raise InvalidRequest(
                 f"dead_letter_topic is {name!r}, the topic itself, so its dead letters would be delivered again; "
-                "name another one",
+                "name another topic",
                 field="dead_letter_topic",
                 value=name,
             )

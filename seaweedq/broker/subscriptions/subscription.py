@@ -186,7 +186,7 @@ class Subscription:
         """Raises NeedsNewerBroker if the record or the cursor of one of these segments cannot be read."""
         if hidden := sorted((self.frontier.hidden | self.unreadable).intersection(segments)):
             raise NeedsNewerBroker(
-                f"this broker cannot read the records or cursors of segments {hidden[:10]}; a newer one is needed",
+                f"this broker cannot read the records or cursors of segments {hidden[:10]}; a newer broker is needed",
                 topic=self.topic.name,
                 subscription=self.name,
                 segments=hidden[:10],

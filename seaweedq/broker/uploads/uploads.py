@@ -314,7 +314,7 @@ class Uploads:
         if self._clock.now_us() >= record.expires_us:
             moment = datetime.fromtimestamp(record.expires_us / 1e6, UTC).isoformat().replace("+00:00", "Z")
             raise UploadExpired(
-                f"the upload expired at {moment}; create another one", upload_id=upload, expires_at=moment
+                f"the upload expired at {moment}; create another upload", upload_id=upload, expires_at=moment
             )
 
     def _url_seconds(self, upload: str, record: UploadRecord, until_us: int) -> int:

@@ -171,7 +171,7 @@ class HttpServer(uvicorn.Server):
         settings = self._broker.process.settings
         self._broker.leave()
         if settings.shutdown_delay_s:
-            logger.info("stopping in %g s; /readyz is 503 from now on", settings.shutdown_delay_s)
+            logger.info("stopping in %g s; /readyz answers 503 from now on", settings.shutdown_delay_s)
         await self._cut_short(asyncio.sleep(settings.shutdown_delay_s))
         await self._cut_short(self._broker.drain())
         for one in filter(None, (listener, self._peer_listener)):

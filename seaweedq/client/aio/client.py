@@ -129,7 +129,7 @@ class AsyncClient:
         retention: Retention | None = None,
         limits: Mapping[str, float | None] | None = None,
     ) -> dict[str, Any]:
-        """Creates a topic, or checks that an existing one matches the given fields. Returns the same as `topic`.
+        """Creates a topic, or checks that an existing topic matches the given fields. Returns the same as `topic`.
 
         Durations and sizes may have units: `retention={"max_age_s": "7d"}`. Raises TopicConflict, InvalidRequest.
         """
@@ -228,9 +228,9 @@ class AsyncClient:
 
         Instead of `value`, `"reference": {"upload_id": ...}` names an upload.
 
-        If a rate limit refuses the request, nothing is published; the client waits and sends it again, for at most its
-        timeout. After an error that leaves the outcome open (ConnectionFailed), the caller must decide whether to
-        publish again. A producer avoids such errors."""
+        If a rate limit refuses the request, nothing is published; the client waits and sends the request again, for at
+        most its timeout. After an error that leaves the outcome open (ConnectionFailed), the caller must decide whether
+        to publish again. A producer avoids such errors."""
         return await self._run(unhurried(calls.publish(topic, messages), self._patience()))
 
     async def upload(
@@ -267,11 +267,10 @@ class AsyncClient:
     ) -> Imported:
         """Uploads a Parquet, NDJSON or Arrow file of any size, and publishes each of its rows as a message.
 
-        Returns once all rows are durable. If any row is invalid, none is published. `format` defaults to the format of
-        the path's suffix. With `bare`, each line of NDJSON is itself the value. `progress(bytes, total)` reports the
-        progress of the upload, and then `rows(rows, total)` the progress of the import. Raises the errors of `upload`
-        and `import_upload`.
-        """
+        Returns once all rows are durable. If any row is invalid, no row is published. `format` defaults to the format
+        of the path's suffix. With `bare`, each line of NDJSON is a value. `progress(bytes, total)` reports the progress
+        of the upload, and then `rows(rows, total)` the progress of the import. Raises the errors of `upload` and
+        `import_upload`."""
         kind = choose_format(what, format, bare)
         upload_id = await self.upload(topic, what, ANY_BYTES, progress)
         return await self.import_upload(topic, upload_id, kind, bare, rows)
@@ -283,8 +282,7 @@ class AsyncClient:
         publishes nothing twice.
 
         Raises InvalidMessages, InvalidImport, InvalidRequest (no row was published), UploadNotFound, UploadExpired,
-        UploadConflict, ConnectionFailed. All of them have the `upload_id` among their fields.
-        """
+        UploadConflict, ConnectionFailed. All these errors have the field `upload_id`."""
         steps = import_rows(topic, upload_id, format, bare, self._patience(), rows)
         return await self._run(steps)
 
@@ -307,7 +305,7 @@ class AsyncClient:
         join the running write. If any row of any file is invalid, no row is published. A writer's numbers must rise.
         With `drawn`, the writer's name is random, and the topic remembers the writer for one day instead of 30. Raises
         WriteOutOfOrder, TooManyWriters, InvalidMessages, InvalidImport, InvalidRequest, UploadNotFound, UploadExpired,
-        UploadConflict, ConnectionFailed. All of them have `writer` and `number` among their fields."""
+        UploadConflict, ConnectionFailed. All these errors have the fields `writer` and `number`."""
         steps = write_rows(topic, writer, number, uploads, format, bare, drawn, self._patience(), wait_s)
         return await self._run(steps)
 
@@ -341,8 +339,8 @@ class AsyncClient:
         max_message_bytes: int = MIB,
         delivery_timeout_s: float = 120,
     ) -> AsyncProducer:
-        """Returns a producer for a topic. It sends batches, uses bounded memory, and retries without publishing
-        anything twice.
+        """Returns a producer for a topic. The producer sends batches, uses bounded memory, and retries without
+        publishing anything twice.
 
         Use it in an `async with`. If several brokers own the topic's segments, the producer sends rows directly to the
         owner of their segment, and to all owners concurrently. `batching.Limits` explains the limits. Values over
@@ -367,8 +365,8 @@ class AsyncClient:
         segments: Collection[int] | None = None,
         expired: "Expired" = "skip",
     ) -> "pa.Table":
-        """Returns a topic's rows from its Parquet files, unsorted. With `live`, the result has every row up to the last
-        acknowledged one, each exactly once.
+        """Returns a topic's rows from its Parquet files, unsorted. With `live`, the result has every acknowledged row,
+        each exactly once.
 
         `starting` (inclusive) and `ending` (exclusive) are either offsets by segment or a datetime. Segments that the
         offsets omit are read from their start, or to their end. A datetime stands for each segment's first row with
@@ -576,7 +574,7 @@ class AsyncClient:
         filter: Filter | None = None,
         expires_after_s: Seconds | None = None,
     ) -> dict[str, Any]:
-        """Creates a subscription, or checks that an existing one matches the given fields. Returns the same as
+        """Creates a subscription, or checks that an existing subscription matches the given fields. Returns the same as
         `subscription`.
 
         Durations may have units: `backoff_s=["1s", "5m"]`. Raises SubscriptionConflict, InvalidRequest.

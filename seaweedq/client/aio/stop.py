@@ -1,4 +1,5 @@
-"""How tasks run the waiting effects of steps (pauses, blocking calls, chunks of a body, steps side by side), and stop.
+"""How tasks run the effects of steps that wait (pauses, blocking calls, chunks of a body, parallel steps), and how they
+stop.
 
 Tasks are stopped by their cancellation, at any await. So no AsyncStop is ever set; the sync shell's are.
 """
@@ -34,7 +35,7 @@ class AsyncStop:
             yield chunk
 
     async def together(self, run: Callable[[Steps[None]], Coroutine[Any, Any, None]], effect: Together) -> None:
-        """Runs steps side by side. The first error cancels the others."""
+        """Runs steps concurrently. The first error cancels the other steps."""
         todo = iter(effect.steps)
 
         async def run_next() -> None:

@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 class AsyncAcker:
-    """Collects acks and other answers, and sends them together, in the background: at ACK_BATCH, after ACK_LINGER_S,
-    when hurried."""
+    """Collects acks and other answers, and sends them in batches in the background: once there are ACK_BATCH, after
+    ACK_LINGER_S, or when hurried."""
 
     def __init__(self, send: Callable[[list[Item]], Coroutine[Any, Any, object]]) -> None:
         self._send = send
@@ -32,21 +32,21 @@ class AsyncAcker:
             self._task = asyncio.create_task(self._send_all(), name="acker")
 
     def hurry(self) -> None:
-        """Sends the waiting answers at once; raises the error of an earlier one."""
+        """Sends the waiting answers immediately. Raises the error of an earlier answer."""
         self._hurry.set()
         error, self._error = self._error, None
         if error:
             raise error
 
     async def flush(self) -> None:
-        """Returns once all answers so far were taken; raises the error of one that failed."""
+        """Returns once brokers have accepted all answers so far. Raises the error of a failed answer."""
         while self._task is not None:
             self._hurry.set()
             await asyncio.shield(self._task)
         self.hurry()
 
     def is_idle(self) -> bool:
-        """Returns whether all answers so far were taken, or have failed."""
+        """Returns whether all answers so far were accepted or have failed."""
         return self._task is None
 
     async def _send_all(self) -> None:
@@ -66,9 +66,9 @@ class AsyncAcker:
 
 
 class AsyncDeliveries(Generic[T]):
-    """The messages or batches that the pulls of a subscription bring, each item `made` a message or a batch. A wait
-    that is cancelled ends nothing: the pull goes on, and the next call gets its messages. `aclose` sends answers,
-    waits for them, and gives back messages that nobody got; a dropped iterator pulls no more."""
+    """Iterates over the messages or batches of a subscription; `made` converts each item. Cancelling a wait does not
+    end the pull: the next call gets its messages. `aclose` sends the answers, waits for them, and returns messages that
+    were not yielded. A dropped iterator stops pulling."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class AsyncDeliveries(Generic[T]):
         return self._made(self._waiting.popleft(), self._origin)
 
     async def aclose(self) -> None:
-        """Ends it; raises the error of an answer that failed."""
+        """Ends the iteration. Raises the error of a failed answer."""
         self._ended = True
         lease, ids = self._origin.lease, ids_of(self._waiting)
         self._waiting.clear()

@@ -37,14 +37,14 @@ class _Stream:
         self._chunks = response.aiter_raw()
 
     async def read(self) -> bytes:
-        """Returns the next bytes, none at the end. Raises ConnectionFailed."""
+        """Returns the next bytes, or no bytes at the end. Raises ConnectionFailed."""
         try:
             return await anext(self._chunks, b"")
         except httpx.RequestError as error:
             raise failed(self._url, error) from error
 
     async def close(self) -> None:
-        """Returns the connection, or closes it if bytes are left."""
+        """Returns the connection to the pool, or closes the connection if it has unread bytes."""
         await self._response.aclose()
 
 
@@ -173,7 +173,7 @@ class AsyncTransport:
         return self._store_http
 
     async def close(self) -> None:
-        """Closes the connections; in a forked process, those of its parent stay open."""
+        """Closes the connections. In a forked process, the parent's connections stay open."""
         if self._process != os.getpid():
             return
         await self._http.aclose()

@@ -60,7 +60,7 @@ class AsyncWork:
         self._worked = Worked()
 
     async def run(self) -> Worked:
-        """Handles messages until none came for `idle_timeout_s`, or until `stop`."""
+        """Handles messages until none arrived for `idle_timeout_s`, or until `stop`."""
         try:
             self._shown = await self._run(self._pulling.shown())
             self._held = held_messages(self._shown, self._pulling.wanted, self._max_extension_s)
@@ -73,13 +73,13 @@ class AsyncWork:
         return self._worked
 
     def stop(self) -> None:
-        """Ends it: what runs is finished, and nothing else is begun."""
+        """Stops the work: running handlers finish, and no other handler starts."""
         self._is_ending = True
         if self._puller is not None:
             self._puller.cancel()
 
     async def wait(self) -> None:
-        """Waits until it has ended, unless one of its own tasks asks."""
+        """Waits until the work has ended, unless called from one of its own tasks."""
         if asyncio.current_task() not in self._running:
             await self._finished.wait()
 

@@ -109,7 +109,7 @@ class PayloadReader:
             if not data:
                 continue
             if self._at + len(data) > self._wanted.size:
-                raise self._damaged(f"it has more than {self._wanted.size} bytes")
+                raise self._damaged(f"more than {self._wanted.size} bytes arrived")
             self._digest.update(data)
             self._at += len(data)
             if self._at == self._wanted.size:
@@ -132,7 +132,7 @@ class PayloadReader:
     def _check_end(self) -> None:
         found = self._digest.hexdigest()
         if found != self._wanted.sha256:
-            raise self._damaged(f"its SHA-256 is {found}, not {self._wanted.sha256}")
+            raise self._damaged(f"the received SHA-256 is {found}, not {self._wanted.sha256}")
 
     def _damaged(self, how: str) -> Damaged:
         return Damaged(

@@ -102,7 +102,7 @@ class Uploads:
         self._stop = Stop()
 
     def add(self, held: Placeholder[Any], steps: Steps[SentLine]) -> None:
-        """Adds an upload; it begins when its turn comes."""
+        """Queues an upload, which begins when its turn comes."""
         with self._lock:
             self._todo.append((held, steps))
             if len(self._threads) < MOST_UPLOADS:

@@ -1,4 +1,5 @@
-"""How threads run the waiting effects of steps (pauses, blocking calls, chunks of a body, steps side by side) and stop.
+"""How threads run the effects of steps that wait (pauses, blocking calls, chunks of a body, parallel steps), and how
+they stop.
 
 A thread is stopped between two effects, and between two chunks of a body.
 """
@@ -20,7 +21,7 @@ class Stopped(Exception):
 
 
 class Stop:
-    """A flag that any thread may set once; it is also set with its `parent`."""
+    """A flag that any thread may set once. The flag also counts as set if its `parent` is set."""
 
     def __init__(self, parent: Optional["Stop"] = None) -> None:
         self._parent, self._set = parent, threading.Event()
@@ -39,7 +40,7 @@ class Stop:
             raise Stopped("stopped")
 
     def pause(self, seconds: float) -> None:
-        """Sleeps, but not beyond a stop."""
+        """Sleeps, but at most until a stop."""
         end_s = time.monotonic() + seconds
         if self is NEVER:
             time.sleep(seconds)
@@ -57,7 +58,7 @@ class Stop:
             yield chunk
 
     def together(self, run: Callable[[Steps[None], "Stop"], None], effect: Together) -> None:
-        """Runs steps side by side, in this thread and others. The first error stops the others."""
+        """Runs steps concurrently, in this thread and others. The first error stops the other steps."""
         todo, lock, inner = iter(effect.steps), threading.Lock(), Stop(self)
         errors: list[BaseException] = []
 

@@ -38,14 +38,14 @@ class _Stream:
         self._chunks = response.iter_raw()
 
     def read(self) -> bytes:
-        """Returns the next bytes, none at the end. Raises ConnectionFailed."""
+        """Returns the next bytes, or no bytes at the end. Raises ConnectionFailed."""
         try:
             return next(self._chunks, b"")
         except httpx.RequestError as error:
             raise failed(self._url, error) from error
 
     def close(self) -> None:
-        """Returns the connection, or closes it if bytes are left."""
+        """Returns the connection to the pool, or closes the connection if it has unread bytes."""
         self._response.close()
 
 
@@ -174,7 +174,7 @@ class SyncTransport:
         return self._store_http
 
     def close(self) -> None:
-        """Closes the connections; in a forked process, those of its parent stay open."""
+        """Closes the connections. In a forked process, the parent's connections stay open."""
         if self._process != os.getpid():
             return
         self._http.close()

@@ -81,7 +81,7 @@ class Work:
             self._changed.notify_all()
 
     def wait(self) -> None:
-        """Waits until it has ended, unless one of its own threads asks."""
+        """Waits until the work has ended, unless called from one of its own threads."""
         if threading.current_thread() not in self._threads:
             self._finished.wait()
 

@@ -177,7 +177,7 @@ def test_statistics_that_would_hide_rows_are_found(topic: SoundTopic, verify: Ve
     assert last in data[footer:]
     rows, wrong = data[: footer - GUARD.size], data[footer:].replace(last, (400).to_bytes(8, "little"))
     file.write_bytes(data[:footer] + wrong)
-    found(verify, "its footer was changed after it was written")
+    found(verify, "the footer was changed after it was written")
     write_guarded(file, rows + wrong)  # as a writer with a defect, whose footer is as it was written
     assert pq.read_table(file, partitioning=None).num_rows == 200
     found(verify, "statistics")
@@ -189,7 +189,7 @@ def test_a_footer_without_its_checksum_is_found(topic: SoundTopic, verify: Verif
     footer = len(data) - pq.read_metadata(file).serialized_size - 8
     file.write_bytes(data[: footer - GUARD.size] + data[footer:])
     assert pq.read_table(file, partitioning=None).num_rows == 200
-    found(verify, "its footer was changed after it was written")
+    found(verify, "the footer was changed after it was written")
     write_guarded(file, file.read_bytes())
     assert file.read_bytes() == data
     assert verify()[0] == 0
