@@ -255,10 +255,10 @@ class TopicRecord(msgspec.Struct, frozen=True):
 
 
 class SchemaRecord(msgspec.Struct, frozen=True):
-    """A version of a typed topic's schema: `schema` and `columns` are as in the topic's configuration."""
+    """A version of a typed topic's schema, as in the topic's configuration. A transaction has up to two of these beside
+    that configuration, and etcd takes 1.5 MB of it, so their columns are made of it where they are needed."""
 
     schema: dict[str, Any]
-    columns: str
     created_us: int
 
 

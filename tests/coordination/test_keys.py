@@ -153,7 +153,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     ),
     SCHEMAS: (
         [NAMES, NUMBERS, NUMBERS],
-        st.builds(records.SchemaRecord, schema=st.dictionaries(NAMES, COUNTS), columns=st.text(), created_us=COUNTS),
+        st.builds(records.SchemaRecord, schema=st.dictionaries(NAMES, COUNTS), created_us=COUNTS),
     ),
     SEGMENTS: (
         [NAMES, NUMBERS, NUMBERS],

@@ -44,7 +44,7 @@ from seaweedq.errors import (
 from seaweedq.segments.entry import EntryName
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange, missing_ranges, tiles_key_space
 from seaweedq.segments.layout import Format, Layout
-from seaweedq.segments.schema import decode_fields
+from seaweedq.segments.schema import decode_fields, parse_schema
 from seaweedq.segments.terms import FIRST_GENERATION
 
 PREFIXES = ("topics/", "segments/", "starts/")
@@ -242,7 +242,7 @@ class Catalog:
             if schema_id < topic.layout.schema_id:
                 key = keys.SCHEMAS.key(topic.name, topic.record.incarnation, schema_id)
                 if there := await self._coordination.get(key):
-                    fields = decode_fields(keys.SCHEMAS.require(there).record.columns)
+                    fields = parse_schema(keys.SCHEMAS.require(there).record.schema)
                     topic.layouts[schema_id] = Layout.from_format(topic.layout.format, fields)
         if schema_id not in topic.layouts:
             raise NotReady(f"version {schema_id} of the schema of topic {topic.name!r} is not known here; try again")

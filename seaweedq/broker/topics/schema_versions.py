@@ -39,7 +39,7 @@ from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import InvalidRequest, SchemaIncompatible, SchemaNotFound, TopicConflict
 from seaweedq.segments.evolution import is_same, is_stated, next_version
 from seaweedq.segments.layout import Format, Layout, schema_id_of, unheld
-from seaweedq.segments.schema import decode_fields, encode_fields
+from seaweedq.segments.schema import encode_fields, parse_schema
 from seaweedq.storage.interface import ObjectStore
 
 MAX_VERSIONS = 1000
@@ -122,7 +122,7 @@ class SchemaVersions:
                 return True
             async for entry in entries(self._coordination, prefix, limit=PAGE):
                 held = keys.SCHEMAS.read(entry)
-                if isinstance(held, Versioned) and is_stated(decode_fields(held.record.columns), stated):
+                if isinstance(held, Versioned) and is_stated(parse_schema(held.record.schema), stated):
                     return True
         return False
 
@@ -165,18 +165,19 @@ class SchemaVersions:
             self._catalog.check(topic)
             record = await self._record(topic, pending)
             if record is not None:
-                layout = Layout.from_format(Format.TYPED, decode_fields(record.columns))
+                columns = parse_schema(record.schema)
+                layout = Layout.from_format(Format.TYPED, columns)
                 await self._entries.put_marker(self._store, topic.name, topic.record.incarnation, layout)
                 reach("schema.marked")
-                if await self._count(topic, record):
+                if await self._count(topic, record, columns):
                     return
             await self._catalog.refresh(topic.name)
             self._catalog.check(topic)
 
-    async def _count(self, topic: Topic, record: SchemaRecord) -> bool:
+    async def _count(self, topic: Topic, record: SchemaRecord, columns: pa.Schema) -> bool:
         """Has a version count, unless the topic's record has changed meanwhile."""
         config = topic.record.config
-        changed = replace(config, schema=record.schema, columns=record.columns)
+        changed = replace(config, schema=record.schema, columns=encode_fields(columns))
         held = topic.held.replace(config=changed, pending=UNSET)
         key = keys.TOPICS.key(topic.name)
         revision = await self._catalog.commit([Compare(key, topic.revision)], [Put(key, keys.TOPICS.encode(held))])
@@ -192,9 +193,9 @@ class SchemaVersions:
         config, number, before = topic.record.config, schema_id_of(columns), topic.layout.schema_id
         key = keys.TOPICS.key(topic.name)
         writes = [Put(key, keys.TOPICS.encode(topic.held.replace(pending=number)))]
-        records = {number: SchemaRecord(schema, encode_fields(columns), now_us)}
+        records = {number: SchemaRecord(schema, now_us)}
         if await self._record(topic, before) is None:
-            records[before] = SchemaRecord(config.schema or {}, config.columns or "", topic.record.created_us)
+            records[before] = SchemaRecord(config.schema or {}, topic.record.created_us)
         for one, record in records.items():
             writes.append(Put(keys.SCHEMAS.key(*place, one), keys.SCHEMAS.encode(Versioned.new(record))))
         revision = await self._catalog.commit([Compare(key, topic.revision)], writes)

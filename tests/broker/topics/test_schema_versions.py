@@ -12,6 +12,7 @@ from msgspec import UNSET
 
 from seaweedq.broker.topics import schema_versions
 from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Put
 from seaweedq.segments.evolution import next_version
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.storage.memory import MemoryStore
@@ -268,3 +269,30 @@ async def test_a_marker_of_a_history_that_was_lost_is_replaced(tmp_path: Path) -
         assert (await http.patch("/v1/topics/t", json={"schema": V1})).status_code == 200
         read = pq.read_schema(io.BytesIO(bytes(store.objects[marker])))
         assert read.names[-3:] == ["n", "k", "x"]
+
+
+async def test_the_largest_schemas_go_into_one_transaction_of_etcd(tmp_path: Path) -> None:
+    """The records of two versions, and the topic's with its columns; etcd takes 1.5 MB."""
+    names = [f"f{number:04}" + "x" * 190 for number in range(1000)]
+    fields = [{"name": name, "type": "int"} for name in names]
+    sizes: list[int] = []
+
+    async def weigh(writes: Any) -> None:
+        sizes.append(sum(len(one.value) for one in writes if isinstance(one, Put)))
+
+    async with in_loop(tmp_path, 1) as cluster, asking(cluster, 0) as http:
+        config = {"format": "typed", "schema": {"fields": fields[:-1]}}
+        assert (await http.put("/v1/topics/t", json=config)).status_code == 201
+        cluster.coordination.before = weigh
+        wider = [{**field, "type": "long"} for field in fields]
+        changed = await http.patch("/v1/topics/t", json={"schema": {"fields": wider}})
+        assert changed.status_code == 200, changed.text
+        assert 1_000_000 < max(sizes) < 1_400_000
+        deep: Any = "int"
+        for _ in range(500):
+            deep = {"type": "list", "element": deep}
+        one_case = [{"name": "a", "type": "int"}, {"name": "A", "type": "int"}]
+        for hostile in ([{"name": "a", "type": deep}], one_case, fields * 2):
+            answer = await http.patch("/v1/topics/t", json={"schema": {"fields": hostile}})
+            assert answer.status_code in (400, 422), answer.text[:200]
+        assert (await http.get("/v1/topics/t/schemas")).json() == {"schema_ids": [0, 1]}
