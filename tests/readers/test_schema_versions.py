@@ -8,8 +8,10 @@ from decimal import Decimal
 from typing import Any
 
 import duckdb
+import fsspec
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 from typer.testing import CliRunner
 
@@ -52,6 +54,11 @@ def schema(fields: list[dict[str, Any]]) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def grown(client: Client) -> str:
     """A topic with a row of each version in a file, and two more in the tail."""
+    return grow(client)
+
+
+def grow(client: Client) -> str:
+    """Makes such a topic."""
     client.create_topic("grown", format="typed", schema={**schema(BEFORE), "schema-id": 0})
     client.publish("grown", {"value": {"i": 1, "f": 0.5, "d": "1.25"}})
     client.flush("grown")
@@ -116,6 +123,28 @@ def test_spark_tables_and_the_source_see_them(spark: Any, grown: str, server: Br
         assert rows == [OLD, OLD, NEW, NEW]
     frame = read_topic(spark, grown, store=f"file://{server.store}", tail="skip")
     assert [row.asDict() for row in frame.orderBy("_offset").select(NAMES).collect()] == [OLD, OLD, NEW]
+
+
+@pytest.mark.service
+def test_they_are_the_same_on_s3(
+    broker_process: Callable[..., BrokerProcess], moto_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = f"{moto_server.place()}/prod"
+    broker = broker_process("--store", f"s3://{store}", "--s3-endpoints", moto_server.endpoint, env=moto_server.env)
+    for name, value in moto_server.env.items():
+        monkeypatch.setenv(name, value)
+    bucket = fsspec.filesystem("s3", endpoint_url=moto_server.endpoint, use_listings_cache=False)
+    with Client(broker.url) as client:
+        topic = grow(client)
+        table = ds.dataset(f"{store}/topics/{topic}", filesystem=bucket, partitioning="hive").to_table()
+        assert table.sort_by("_offset").select(NAMES).to_pylist() == [OLD, OLD, NEW]
+        duckdb.register_filesystem(bucket)
+        files = f"s3://{store}/topics/{topic}/**/*.parquet"
+        read = f"read_parquet('{files}', hive_partitioning = true, union_by_name = true)"
+        found = duckdb.sql(f"SELECT i, f, d, added FROM {read} ORDER BY _offset").to_arrow_table()
+        assert found.to_pylist() == [OLD, OLD, NEW]
+        duckdb.unregister_filesystem("s3")
+        assert client.read_table(topic, live=True).sort_by("_offset").select(NAMES).to_pylist() == [OLD, OLD, NEW, NEW]
 
 
 def test_a_verification_finds_nothing(grown: str, server: BrokerProcess) -> None:
