@@ -34,7 +34,7 @@ from seaweedq.clock import Clock
 from seaweedq.concurrency.futures import mark_retrieved
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put, entries
-from seaweedq.coordination.records import SchemaRecord
+from seaweedq.coordination.records import SchemaRecord, TopicConfig
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import InvalidRequest, SchemaIncompatible, SchemaNotFound, TopicConflict
 from seaweedq.segments.evolution import is_same, is_stated, next_version
@@ -160,25 +160,26 @@ class SchemaVersions:
         await self._changes.put_topic(topic.name, topic.held)
 
     async def finish(self, topic: Topic) -> None:
-        """Does steps 2 to 4 for a pending version, if there is one. Raises StoreUnavailable, TopicBeingDeleted."""
+        """Does steps 2 to 4 for a pending version, if there is one. A pending one without a record does not come about:
+        a snapshot from which coordination was rebuilt was made between its two reads. Raises StoreUnavailable,
+        TopicBeingDeleted."""
         while (pending := topic.record.pending) is not UNSET:
             self._catalog.check(topic)
-            record = await self._record(topic, pending)
-            if record is not None:
+            config = topic.record.config
+            if record := await self._record(topic, pending):
                 columns = parse_schema(record.schema)
                 layout = Layout.from_format(Format.TYPED, columns)
                 await self._entries.put_marker(self._store, topic.name, topic.record.incarnation, layout)
+                config = replace(config, schema=record.schema, columns=encode_fields(columns))
                 reach("schema.marked")
-                if await self._count(topic, record, columns):
-                    return
+            if await self._settle(topic, config):
+                return
             await self._catalog.refresh(topic.name)
             self._catalog.check(topic)
 
-    async def _count(self, topic: Topic, record: SchemaRecord, columns: pa.Schema) -> bool:
-        """Has a version count, unless the topic's record has changed meanwhile."""
-        config = topic.record.config
-        changed = replace(config, schema=record.schema, columns=encode_fields(columns))
-        held = topic.held.replace(config=changed, pending=UNSET)
+    async def _settle(self, topic: Topic, config: TopicConfig) -> bool:
+        """Does steps 3 and 4, unless the topic's record has changed meanwhile."""
+        held = topic.held.replace(config=config, pending=UNSET)
         key = keys.TOPICS.key(topic.name)
         revision = await self._catalog.commit([Compare(key, topic.revision)], [Put(key, keys.TOPICS.encode(held))])
         if revision is None:

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from seaweedq.broker.topics import schema_versions
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Put
+from seaweedq.coordination.interface import Delete, Put
 from seaweedq.segments.evolution import next_version
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.storage.memory import MemoryStore
@@ -137,6 +137,10 @@ class Stopped(Exception):
     """A broker stops where this is raised."""
 
 
+def stop(_: str) -> None:
+    raise Stopped
+
+
 @pytest.mark.parametrize("step", ["schema.decided", "schema.marked"])
 async def test_a_change_that_was_broken_off_is_ended(
     tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
@@ -164,6 +168,22 @@ async def test_a_change_that_was_broken_off_is_ended(
         assert (topic.record.pending, topic.layout.schema_id) == (UNSET, 1)
         assert (await send(http, {"k": "a", "n": 2**40})).status_code == 200
         assert len([name for name in store.objects if "segment=-1" in name]) == 1
+
+
+async def test_a_pending_version_whose_record_was_lost_does_not_come_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_loop(tmp_path, 1) as cluster, asking(cluster, 0) as http:
+        await created(http)
+        topic, schemas = inside.topic(cluster.brokers[0], "t"), cluster.brokers[0].schemas
+        with monkeypatch.context() as patch:
+            patch.setattr(schema_versions, "reach", stop)
+            with pytest.raises(Stopped):
+                await schemas.change(topic, V1, None)
+        await cluster.coordination.commit([], [Delete(keys.SCHEMAS.key("t", topic.record.incarnation, 1))])
+        await schemas.finish(topic)
+        assert (topic.record.pending, topic.layout.schema_id) == (UNSET, 0)
+        assert (await http.patch("/v1/topics/t", json={"schema": V2})).json()["schema_id"] == 1
 
 
 async def test_of_two_changes_at_once_one_is_decided_first(tmp_path: Path) -> None:

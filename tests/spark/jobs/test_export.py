@@ -238,3 +238,23 @@ def test_offsets_go_on_over_segments_that_are_gone(
     assert sorted((rows.segment, rows.end) for rows in chosen.files) == sorted(
         (n, end) for n, (_, end) in wanted.items()
     )
+
+
+@pytest.mark.long
+def test_generations_over_two_versions_of_a_schema(spark: Any, broker: BrokerProcess, tmp_path: Path) -> None:
+    def fields(number: str, decimal: str, *more: dict[str, str]) -> dict[str, Any]:
+        return {"fields": [{"name": "n", "type": number}, {"name": "d", "type": decimal}, *more]}
+
+    to, newest = Target(str(tmp_path / "out")), Target(str(tmp_path / "newest"))
+    old, new = {"n": 1, "d": "1.50"}, {"n": 2**40, "d": "12345678.25", "x": "y"}
+    with Client(broker.url) as client:
+        client.create_topic("v", format="typed", schema=fields("int", "decimal(5, 2)"))
+        client.publish("v", [{"key": "a", "value": old}])
+        assert export(spark, "v", broker.url, to).rows == 1
+        client.evolve_schema("v", fields("long", "decimal(20, 2)", {"name": "x", "type": "string"}))
+        client.publish("v", [{"key": "b", "value": new}])
+        assert export(spark, "v", broker.url, to).rows == 1
+        assert compact(spark, "v", broker.url, newest, Rules()).rows == 2
+        for place in (to, newest):
+            rows = sorted((row.n, str(row.d), row.x) for row in read_generation(spark, place.to).collect())
+            assert rows == [(1, "1.50", None), (2**40, "12345678.25", "y")]
