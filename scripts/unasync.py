@@ -27,8 +27,8 @@ RULES = (
     (r"\b__a(enter|exit)__\b", r"__\1__"),
     (r"\ba(?=(iter_raw|read|close)\(|next\()", ""),
     (
-        r"A cancellation, or a set `stop`, is thrown\n +into them\.",
-        "Once `stop` is set, Stopped is thrown into\n        them.",
+        r"Cancelling\n +the call, or setting `stop`, throws an exception into the steps\.",
+        "Setting `stop`\n        throws Stopped into the steps.",
     ),
     (r"The async shell's", "The sync shell's"),
     (r"The async client: (.*) The sync one is generated from it\.", r"The sync client: \1"),

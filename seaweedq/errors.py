@@ -307,13 +307,14 @@ class TopicConflict(BadRequest):
 
 
 class SchemaIncompatible(BadRequest):
-    """The topic's schema cannot become this one; fields: differences (of fields, each with its rule)."""
+    """The schema is not a valid next version of the topic's schema; fields: differences (one per field, with the broken
+    rule)."""
 
     slug, title = "schema-incompatible", "The topic's schema cannot become this one"
 
 
 class SchemaNotFound(BadRequest):
-    """The topic's schema has no such version; fields: topic, schema_id."""
+    """The topic's schema has no version with this id; fields: topic, schema_id."""
 
     slug, title = "schema-not-found", "The schema has no such version"
 

@@ -27,7 +27,7 @@ Version = Annotated[int, typer.Argument(min=0, help="ID of a version.", show_def
 @app.command(epilog=SHOW)
 def show(
     topic: Topic,
-    version: Annotated[int | None, typer.Option(min=0, help="ID of a version; by default, the newest.")] = None,
+    version: Annotated[int | None, typer.Option(min=0, help="ID of a version; by default the newest.")] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -49,7 +49,7 @@ def show(
 def diff(
     topic: Topic,
     before: Version,
-    after: Annotated[int | None, typer.Argument(min=0, help="ID of a later version; by default, the newest.")] = None,
+    after: Annotated[int | None, typer.Argument(min=0, help="ID of a later version; by default the newest.")] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -66,8 +66,8 @@ def diff(
 
 @app.command(epilog=CHECK)
 def check(topic: Topic, file: File, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Check whether a topic would accept a schema as its next version; change nothing. Exit code 1: it would not, and
-    the error names all reasons."""
+    """Check whether a topic would accept a schema as the next version, without changing anything. Exit code 1: the
+    topic would refuse the schema; the error names all reasons."""
     with connect(url) as client:
         before = client.schema(topic)
         found = client.evolve_schema(topic, parsed(file), dry_run=True)
@@ -79,13 +79,13 @@ def evolve(
     topic: Topic,
     file: File,
     if_version: Annotated[
-        int | None, typer.Option(min=0, help="Change nothing unless the newest version has this ID.")
+        int | None, typer.Option(min=0, help="Refuse the change unless the newest version has this ID.")
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Make a schema the next version of a topic's schema. Accepts new optional fields, another order, wider types, and
-    required fields that become optional."""
+    """Make a schema the next version of a topic's schema. Allowed changes: new optional fields, another order of
+    fields, wider types, and required fields that become optional."""
     with connect(url) as client:
         before = client.schema(topic)
         found = client.evolve_schema(topic, parsed(file), if_schema_id=if_version)
@@ -117,7 +117,7 @@ def parsed(file: Path) -> Any:
 
 
 def changes(before: Facts, after: Facts) -> Iterator[dict[str, Any]]:
-    """Yields the changes of fields between two versions, in the order of the later one."""
+    """Yields the changed fields between two versions, in the order of the later version."""
     known = {one["id"]: one for one in before["fields"]}
     for one in after["fields"]:
         old, told = known.get(one["id"]), {"id": one["id"], "field": one["name"]}

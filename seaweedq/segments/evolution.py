@@ -17,12 +17,12 @@ from seaweedq.segments.layout import FIELD_ID, is_wider, schema_id_of
 from seaweedq.segments.schema import parse_schema, type_text
 
 RULES = {
-    "added": "a new field must be optional: earlier rows have no value",
+    "added": "a new field must be optional, because earlier rows have no value",
     "dropped": "no field can be dropped",
-    "renamed": "a field keeps its name",
-    "name": "the name is that of another field",
-    "type": "int may become long, float double, and a decimal one of more precision; no other type can change",
-    "required": "an optional field cannot become required: earlier rows may have no value",
+    "renamed": "a field cannot be renamed",
+    "name": "another field has this name, ignoring case",
+    "type": "only int to long, float to double, and a decimal to more precision with the same scale are allowed",
+    "required": "an optional field cannot become required, because earlier rows may have no value",
 }
 _LIMIT = 10  # of differences in an error's text
 
@@ -38,8 +38,8 @@ def next_version(stated: Any, before: pa.Schema) -> tuple[dict[str, Any], pa.Sch
     found = differences(before, after)
     if found:
         shown = "; ".join(f"{one['field']!r}: {one['rule']}" for one in found[:_LIMIT])
-        more = f"; and {len(found) - _LIMIT} others" if len(found) > _LIMIT else ""
-        raise SchemaIncompatible(f"the topic does not take this schema: {shown}{more}", differences=found)
+        more = f"; and {len(found) - _LIMIT} more" if len(found) > _LIMIT else ""
+        raise SchemaIncompatible(f"the topic refuses this schema: {shown}{more}", differences=found)
     return schema, after
 
 

@@ -57,9 +57,9 @@ def test_a_schema_is_shown_checked_evolved_and_compared(run: Run, real_client: C
 def test_what_a_topic_does_not_take_is_an_error_of_one_line(run: Run, real_client: Client, tmp_path: Path) -> None:
     real_client.create_topic("kept", format="typed", schema={"fields": FIELDS})
     told = run("check", "kept", file_of(tmp_path, {"name": "n", "type": "string"}), code=1)
-    assert "'city': no field can be dropped; 'n': int may become long" in told
+    assert "'city': no field can be dropped; 'n': only int to long" in told
     assert len(told.splitlines()) == 1
     assert "newest version" in run("evolve", "kept", file_of(tmp_path, *WIDER), "--if-version", "3", code=1)
-    assert "has no version 7" in run("show", "kept", "--version", "7", code=1)
+    assert "has no schema version 7" in run("show", "kept", "--version", "7", code=1)
     real_client.create_topic("plain")
-    assert "has no version 0" in run("show", "plain", code=1)
+    assert "has no schema version 0" in run("show", "plain", code=1)

@@ -1,4 +1,4 @@
-"""The versions of a typed topic's schema. Changing the topic (handlers/topics) makes the next one."""
+"""The versions of a typed topic's schema. A change of the topic (handlers/topics) makes the next version."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
@@ -14,13 +14,13 @@ from seaweedq.broker.topics import Catalog, SchemaVersions
 
 
 class SchemasAnswer(Struct):
-    """The ids of all versions of a topic's schema, in their order; the last one is the newest."""
+    """The ids of all versions of a topic's schema, from oldest to newest."""
 
     schema_ids: list[int]
 
 
 class SchemaAnswer(Struct):
-    """A version of a topic's schema, in Iceberg's JSON format. `schema_id` is its id."""
+    """A version of a topic's schema, in Iceberg's JSON format. `schema_id` is the version's id."""
 
     schema_id: int
     schema: dict[str, Any]
@@ -60,7 +60,7 @@ router = Router("topics")
     shows={"schema_ids": [0, 1]},
 )
 async def list_schemas(services: Services, topic: PathTopic) -> Response:
-    """Lists the ids of all versions of a typed topic's schema; other topics have none."""
+    """Lists the ids of all versions of a typed topic's schema. For other topics, the list is empty."""
     found = await services.catalog.require(topic)
     return json_answer(SchemasAnswer([*await services.schemas.ids(found)]))
 

@@ -608,12 +608,12 @@ async def _change_schema(
 ) -> TopicAnswer | SchemaAnswer:
     named = {name for name in wanted.__struct_fields__ if getattr(wanted, name) is not UNSET}
     if others := sorted(named - {"schema", "if_schema_id"}):
-        detail = f"a request that changes the schema changes nothing else, and this one names {', '.join(others)}"
+        detail = f"a request that changes the schema must change nothing else; leave out {', '.join(others)}"
         raise InvalidRequest(detail, field=others[0])
     if wanted.schema is UNSET:
-        raise InvalidRequest("if_schema_id is about a schema, and the request has none", field="if_schema_id")
+        raise InvalidRequest("if_schema_id needs a schema, but the request has none", field="if_schema_id")
     if topic.name.startswith(OURS):
-        detail = f"the brokers write to topic {topic.name!r}, so its schema stays as it is"
+        detail = f"the schema of topic {topic.name!r} cannot change, because brokers write to this topic"
         raise InvalidRequest(detail, field="schema", value=topic.name)
     _check_size(wanted.schema)
     expected = None if wanted.if_schema_id is UNSET else wanted.if_schema_id

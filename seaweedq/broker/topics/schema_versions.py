@@ -106,7 +106,7 @@ class SchemaVersions:
         if 0 <= schema_id < topic.layout.schema_id:
             record = await self._record(topic, schema_id)
         if record is None:
-            detail = f"topic {topic.name!r} has no version {schema_id} of a schema"
+            detail = f"topic {topic.name!r} has no schema version {schema_id}"
             raise SchemaNotFound(detail, topic=topic.name, schema_id=schema_id)
         return record.schema
 
@@ -143,7 +143,7 @@ class SchemaVersions:
                 differences={"schema_id": {"current": topic.layout.schema_id, "requested": expected}},
             )
         if len(await self.ids(topic)) >= MAX_VERSIONS:
-            detail = f"the schema of topic {topic.name!r} has {MAX_VERSIONS} versions, and can have no more"
+            detail = f"the schema of topic {topic.name!r} has {MAX_VERSIONS} versions, which is the limit"
             raise SchemaIncompatible(detail, differences=[])
         await self._check_dead_letters(topic, columns)
         return schema, columns
@@ -220,7 +220,7 @@ class SchemaVersions:
                 continue
             target = self._catalog.get(held.record.dead_letter_topic or "")
             if target and (field := unheld(columns, target.layout.values)) is not None:
-                rule = f"the dead-letter topic {target.name!r} does not hold the field; change its schema first"
+                rule = f"the dead-letter topic {target.name!r} lacks the field; change the schema of that topic first"
                 found.append({"field": field, "id": None, "from": None, "to": None, "rule": rule})
         if found:
             raise SchemaIncompatible(f"{found[0]['field']!r}: {found[0]['rule']}", differences=found)

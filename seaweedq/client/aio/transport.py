@@ -78,8 +78,8 @@ class AsyncTransport:
         self._lock = threading.Lock()
 
     async def run(self, steps: Steps[T], stop: AsyncStop = NEVER) -> T:
-        """Runs the steps and returns their result, or raises their error. A cancellation, or a set `stop`, is thrown
-        into them."""
+        """Runs the steps and returns their result, or raises their error. Cancelling
+        the call, or setting `stop`, throws an exception into the steps."""
         answer: Any = None
         failure: BaseException | None = None
         while True:

@@ -79,8 +79,8 @@ class SyncTransport:
         self._lock = threading.Lock()
 
     def run(self, steps: Steps[T], stop: Stop = NEVER) -> T:
-        """Runs the steps and returns their result, or raises their error. Once `stop` is set, Stopped is thrown into
-        them."""
+        """Runs the steps and returns their result, or raises their error. Setting `stop`
+        throws Stopped into the steps."""
         answer: Any = None
         failure: BaseException | None = None
         while True:
