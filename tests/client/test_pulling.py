@@ -7,15 +7,17 @@ import json
 import threading
 from collections.abc import Callable
 from math import inf, nan
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from seaweedq import AsyncClient, Client
-from seaweedq.errors import ClientError, InvalidRequest, SubscriptionConflict
+from seaweedq.errors import ClientError, Forbidden, InvalidRequest, SubscriptionConflict
 from tests.support import privates
 from tests.support.client.fake_cluster import FakeCluster, problem
+from tests.support.http.with_tokens import ByHost, access
 
 NOWHERE = "http://127.0.0.1:1"
 SUBSCRIBERS = [
@@ -182,6 +184,27 @@ def test_a_subscription_of_another_mode_than_named_is_no_surprise(cluster: FakeC
         client.subscribe("t", "s", mode="keyed")
     cluster.faults = [lambda _: conflict]
     assert next(client.subscribe("t", "s")).offset == 0, "unnamed: as it is"
+
+
+@pytest.mark.brokers
+async def test_who_may_consume_needs_no_right_to_create(tmp_path: Path) -> None:
+    """As the roles of docs/operate/security.md say."""
+    async with access(tmp_path, 1) as http:
+        await http("PUT", "/v1/topics/t", http.admin, json={})
+        await http("PUT", "/v1/topics/t/subscriptions/s", http.admin, json={"mode": "shared", "start": "earliest"})
+        await http("POST", "/v1/topics/t/messages", http.admin, json={"value": 1})
+        await http.principal("billing", [{"actions": ["consume", "describe"], "topics": ["t"], "subscriptions": ["s"]}])
+        token = await http.token(principal="billing")
+        async with AsyncClient("http://b0", transport=ByHost(http), token=token) as client:
+            async for message in client.subscribe("t", "s", mode="shared", idle_timeout_s=0):
+                assert message.value == 1
+                message.ack()
+                break
+            else:
+                raise AssertionError("no message came")
+            for refused in (("t", "s", {"mode": "keyed"}), ("t", "other", {}), ("none", "s", {})):
+                with pytest.raises(Forbidden, match="subscribe"):
+                    await anext(aiter(client.subscribe(refused[0], refused[1], **refused[2])))
 
 
 def test_settings_go_with_the_creation(cluster: FakeCluster, client: Client) -> None:

@@ -10,7 +10,7 @@ names are judged by the broker alone.
 
 import logging
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf, isfinite, isnan
 from typing import Any, Literal, TypeAlias
@@ -23,7 +23,15 @@ from seaweedq.client.core.effects import ARROW, JSON, Reply, Request, Steps
 from seaweedq.client.core.message import Item, Verb, bodies, return_of
 from seaweedq.client.core.problems import check
 from seaweedq.client.core.wire import AckResult, decode_ack_result, decode_pull, encode
-from seaweedq.errors import ClientError, LeaseEnded, SeaweedqError, SubscriptionConflict
+from seaweedq.errors import (
+    ClientError,
+    Forbidden,
+    LeaseEnded,
+    SeaweedqError,
+    SubscriptionConflict,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 
 # Acks wait for company, but no longer than this, and no more of them than that.
 ACK_LINGER_S = 0.1
@@ -93,7 +101,8 @@ class Pulling:
 
     def ensure(self) -> Steps[dict[str, Any] | None]:
         """Creates the subscription, and returns it; None if it exists with another configuration, which is used as
-        it is. A repeated request finds the subscription that it made.
+        it is. A repeated request finds the subscription that it made. A caller that may consume but not create finds
+        the subscription that exists.
 
         Raises SubscriptionConflict if it exists in another mode, or with other settings, than were named.
         """
@@ -107,7 +116,21 @@ class Pulling:
             if named & set(error.fields.get("differences", ())):
                 raise
             return None
+        except Forbidden as error:
+            return (yield from self._found(named, body, error))
         found: dict[str, Any] = msgspec.json.decode(reply.body)
+        return found
+
+    def _found(self, named: Set[str], body: Mapping[str, Any], refusal: Forbidden) -> Steps[dict[str, Any]]:
+        """Returns the subscription, which the caller may not create. Raises the refusal if the caller cannot see it, or
+        has named other settings."""
+        try:
+            reply = yield from self.patience.send(Request("GET", self._path()))
+        except (Forbidden, SubscriptionNotFound, TopicNotFound):
+            raise refusal from None
+        found: dict[str, Any] = msgspec.json.decode(reply.body)
+        if any(found.get(name) != body[name] for name in named):
+            raise refusal
         return found
 
     def shown(self) -> Steps[dict[str, Any]]:
