@@ -223,6 +223,12 @@ def _decoded(raw: Any, index: int, intake: Intake) -> Message | Single:
     except msgspec.DecodeError as error:
         fields = _fields_of(raw)
         if "reference" not in fields:
+            given, wanted = (
+                ("value", "value_base64") if intake.layout.format is Format.BYTES else ("value_base64", "value")
+            )
+            if given in fields and wanted not in fields:
+                python = "" if wanted == "value_base64" else " (in Python, text, a number, a list or a dict, not bytes)"
+                raise Refusal(f"a {intake.layout.format} topic takes `{wanted}`, not `{given}`{python}") from None
             raise Refusal(in_words(error, _NAMES if index == 0 else ())) from None
         return _read_reference(raw, fields, index, intake)
 

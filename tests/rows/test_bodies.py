@@ -352,3 +352,20 @@ def test_other_encodings_are_named_with_those_that_are_taken(encoding: str) -> N
     with pytest.raises(UnsupportedEncoding) as caught:
         decode_body(BODY, encoding, 1 << 20)
     assert caught.value.fields == {"supported": ["gzip", "zstd"]}
+
+
+@pytest.mark.parametrize(
+    ("format", "message", "reason"),
+    [
+        (
+            "json",
+            b'{"value_base64": "eA=="}',
+            "a json topic takes `value`, not `value_base64` (in Python, text",
+        ),
+        ("bytes", b'{"value": {"a": 1}}', "a bytes topic takes `value_base64`, not `value`"),
+    ],
+)
+def test_the_value_of_another_format_is_told_which_field_it_needs(format: str, message: bytes, reason: str) -> None:
+    with pytest.raises(InvalidMessages) as caught:
+        decode_ndjson(message, intake(format))
+    assert reason in str(caught.value)
