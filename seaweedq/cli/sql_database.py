@@ -93,6 +93,7 @@ _TAILS = "tails"  # a database of its own, so that SHOW TABLES lists topics alon
 _TOPICS = "topics"  # a schema for topics that have the name of a view of DuckDB, which comes first without a schema
 _OF_ALL = re.compile(r"\b(show|describe|information_schema|duckdb_\w+)\b", re.IGNORECASE)
 _WORDS = re.compile(r"""\"(?:[^"]|"")+"|'[^']*'|\w+""")
+_NO_COLUMN = re.compile(r'Referenced column "([^"]+)" not found')
 _UNQUOTED = re.compile(r"\b(?:from|join|describe|summarize)\s+([a-z0-9_]+[-.][a-z0-9_.-]+)", re.IGNORECASE)
 
 
@@ -288,6 +289,8 @@ def _distinct(topics: Sequence[str]) -> list[str]:
 def refused(error: Exception, statement: str) -> InvalidRequest:
     """Returns the error for a statement that DuckDB refuses."""
     told, line, excerpt = str(error).partition("\nLINE ")
+    if (found := _NO_COLUMN.search(told)) and '"value"' in told:
+        told += f"; the fields of a json topic are in value, such as value->>'{found[1]}'"
     return InvalidRequest(" ".join(told.split()) + unquoted(statement), excerpt=(line + excerpt).strip("\n"))
 
 

@@ -24,6 +24,11 @@ from seaweedq.errors import ClientError, ConnectionFailed
 
 TOKEN, TOKEN_FILE, CA_FILE = "SEAWEEDQ_TOKEN", "SEAWEEDQ_TOKEN_FILE", "SEAWEEDQ_CA_FILE"
 _TOKEN = re.compile(r"[\x21-\x7e]+")
+_HINTS = {
+    "WRONG_VERSION_NUMBER": "; a broker without TLS has a URL that begins with http://",
+    "CERTIFICATE_VERIFY_FAILED": f"; name the brokers' authority with ca_file, or in {CA_FILE}",
+    "disconnected without sending a response": "; a broker with TLS has a URL that begins with https://",
+}
 
 
 class InvalidToken(ValueError):
@@ -161,4 +166,5 @@ def failed(url: str, error: httpx.RequestError) -> ConnectionFailed:
     """Returns the error for a missing or incomplete answer."""
     url = bare(url)
     reason = _ERRNO.sub("", str(error)) or type(error).__name__
-    return ConnectionFailed(f"no answer from {url}: {reason}", url=url, sent=not isinstance(error, _UNSENT))
+    hint = next((hint for part, hint in _HINTS.items() if part in reason), "")
+    return ConnectionFailed(f"no answer from {url}: {reason}{hint}", url=url, sent=not isinstance(error, _UNSENT))

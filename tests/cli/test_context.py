@@ -221,6 +221,9 @@ def test_token_and_ca_of_a_context_are_for_its_brokers_alone(tmp_path: Path) -> 
             assert await asyncio.to_thread(done, "sql", "SELECT count(*) AS n FROM t", "-o", "csv") == "n\n1\n"
             elsewhere = await asyncio.to_thread(run, "whoami", "--url", serving.url)
             assert "CERTIFICATE_VERIFY_FAILED" in str(elsewhere.exception).upper()
+            assert "name the brokers' authority with ca_file, or in SEAWEEDQ_CA_FILE" in str(elsewhere.exception)
+            plain = await asyncio.to_thread(run, "whoami", "--url", serving.url.replace("https:", "http:"))
+            assert "a broker with TLS has a URL that begins with https://" in str(plain.exception)
             with pytest.MonkeyPatch.context() as environment:
                 environment.setenv("SEAWEEDQ_CA_FILE", str(ca_file))
                 environment.setenv("SEAWEEDQ_TOKEN_FILE", str(settings.admin_token_path))
@@ -231,6 +234,7 @@ def test_token_and_ca_of_a_context_are_for_its_brokers_alone(tmp_path: Path) -> 
             await asyncio.to_thread(done, "context", "add", "prod", "--replace", "--url", serving.url, *files[2:])
             without = await asyncio.to_thread(run, "topic", "list")
             assert str(without.exception).startswith(f"context prod ({serving.url}): ")
+            assert "no token is set: SEAWEEDQ_TOKEN_FILE names the file of one" in str(without.exception)
 
     with uvicorn_loop() as runner:
         runner.run(test())

@@ -176,7 +176,7 @@ def test_a_table_csv_json_and_parquet(sql: Shell, numbers: str, tmp_path: Path) 
     told = sql("--explain", f'SELECT count(*) FROM "{numbers}"')
     assert f"{numbers}: 10 rows of 2 files (" in told
     assert "  segment=" in told
-    assert f"{numbers}: 5 rows of brokers" in told
+    assert f"{numbers}: 5 rows from brokers" in told
 
 
 @pytest.mark.process
@@ -195,11 +195,12 @@ def test_to_stdout_it_comes_as_it_is_read(sql: Shell, numbers: str, capfdbinary:
     ("statement", "error", "told"),
     [
         ("SELECT * FROM nosuch_topic", TopicNotFound, "there is no topic 'nosuch_topic'$"),
-        ("SELECT * FROM sql.some_topic", TopicNotFound, 'has quotes: "sql.some_topic"'),
-        ("SELECT * FROM some-topic", InvalidRequest, 'has quotes: "some-topic"'),
+        ("SELECT * FROM sql.some_topic", TopicNotFound, 'in quotes: "sql.some_topic"'),
+        ("SELECT * FROM some-topic", InvalidRequest, 'in quotes: "some-topic"'),
         ("SELECT 1; SELECT 2", InvalidRequest, "has 2 statements"),
         ("", InvalidRequest, "has 0 statements"),
         ("SELECT nosuch FROM (SELECT 1 AS a)", InvalidRequest, "nosuch"),
+        ("SELECT page FROM (SELECT '{}'::JSON AS value)", InvalidRequest, "are in value, such as value->>'page'"),
     ],
 )
 def test_what_is_wrong_is_told(sql: Shell, statement: str, error: type[SeaweedqError], told: str) -> None:

@@ -51,6 +51,7 @@ PREFIXES = ("topics/", "segments/", "starts/")
 IN_A_PAGE = 40  # records that cost as much as one that is read alone
 READS = 16
 _NONE_UNREADABLE: Mapping[int, Unreadable] = {}
+SHOWN = 5  # segments that an error names
 REREADS = 3  # of many segments, which come in pages, some may change in between
 
 
@@ -290,7 +291,7 @@ class Catalog:
         if segment not in known:
             if segment == GAP or segment in self.unreadable_of(topic):
                 self.check_whole(topic)
-            raise _no_segment(topic, segment)
+            raise _no_segment(topic, segment, self.records(topic))
         return known[segment]
 
     def start(self, topic: Topic, segment: int) -> EntryName:
@@ -331,7 +332,7 @@ class Catalog:
             there = await self._coordination.get(keys.TOMBSTONES.key(topic.name, topic.record.incarnation, segment))
             if there:
                 return keys.TOMBSTONES.require(there).record
-        raise _no_segment(topic, segment)
+        raise _no_segment(topic, segment, self.records(topic))
 
     async def tombstones(self, topic: Topic) -> dict[int, TombstoneRecord]:
         """Returns the tombstones of a topic by segment, apart from those that cannot be read. They are no part of the
@@ -472,8 +473,10 @@ class Catalog:
             opened.chain.raise_start(start)
 
 
-def _no_segment(topic: Topic, segment: int) -> SegmentNotFound:
-    return SegmentNotFound(f"topic {topic.name!r} has no segment {segment}", topic=topic.name, segment=segment)
+def _no_segment(topic: Topic, segment: int, known: Collection[int]) -> SegmentNotFound:
+    some = ", ".join(map(str, sorted(known)[-SHOWN:]))
+    its = f"; its newest segments are {some}" if len(known) > SHOWN else f"; it has {some}" if known else ""
+    return SegmentNotFound(f"topic {topic.name!r} has no segment {segment}{its}", topic=topic.name, segment=segment)
 
 
 def check_at_end(segment: int, end: int, offset: int) -> None:

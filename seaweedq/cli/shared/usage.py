@@ -19,7 +19,7 @@ from typing import Any
 import typer
 
 from seaweedq.cli.shared.common import complain
-from seaweedq.cli.shared.contexts import ContextUrl
+from seaweedq.cli.shared.contexts import ContextUrl, credentials_of
 from seaweedq.errors import ConnectionFailed, SeaweedqError, Unauthenticated
 
 _FIELD = re.compile(r"""(?<![\w.'"`/-])[a-z]+(?:[_.][a-z]+)+(?:\[\d+\])?(?![\w'"`/-])""")
@@ -43,6 +43,8 @@ def _with_options(callback: Callable[..., Any], options: Collection[str]) -> Cal
         except SeaweedqError as error:
             text = in_options(str(error), str(error.fields.get("field", "")), options)
             url = named.get("url")
+            if isinstance(error, Unauthenticated) and not credentials_of(url or "").has_token:
+                text += "; no token is set: SEAWEEDQ_TOKEN_FILE names the file of one"
             if isinstance(url, ContextUrl) and isinstance(error, ConnectionFailed | Unauthenticated):
                 text = f"context {url.name} ({url}): {text}"
             error.args = (text,)

@@ -119,7 +119,9 @@ def test_wrong_parameters(http: httpx.Client, topic: str) -> None:
     ):
         problem_of(http.get(f"{topic}/files", params=params), 422, "invalid-request", says)
     problem_of(http.get("/v1/topics/nothing/files"), 404, "topic-not-found", "nothing")
-    problem_of(http.get(f"{topic}/files", params={"segment": "99"}), 404, "segment-not-found", "has no segment 99")
+    problem_of(
+        http.get(f"{topic}/files", params={"segment": "99"}), 404, "segment-not-found", "has no segment 99; it has 0"
+    )
     for time in ("", "now", "5", "2026-01-31T12:00:00"):
         problem_of(http.get(f"{topic}/offsets", params={"timestamp": time}), 422, "invalid-request", "RFC 3339")
 
