@@ -75,7 +75,7 @@ class Work:
         return self._worked
 
     def stop(self) -> None:
-        """Ends it: what runs is finished, and nothing else is begun."""
+        """Stops the work: running handlers finish, and no other handler starts."""
         with self._changed:
             self._is_ending = True
             self._changed.notify_all()
