@@ -1,6 +1,6 @@
 """A live dashboard in the terminal: Polars over a topic's Parquet files, complete to the last acknowledged message.
 
-pip install 'seaweedq[arrow]' polars
+pip install '.[arrow]' polars
 python examples/dashboard.py --feed             # publishes visits by itself, until Ctrl-C
 python examples/dashboard.py --feed --seconds 5
 """

@@ -1,6 +1,6 @@
 """A table of a million rows as messages, all of them or none: the file is uploaded, and a broker reads it there.
 
-    pip install 'seaweedq[arrow]'
+    pip install '.[arrow]'
     python examples/import_measurements.py [ROWS]
 
 The topic is typed: a column for each field, which Spark, DuckDB, Polars and pandas read without parsing.

@@ -14,7 +14,7 @@ from collections import defaultdict
 from seaweedq import Client
 
 URL = os.environ.get("SEAWEEDQ_URL", "http://127.0.0.1:8080")
-TOPIC, SUBSCRIPTION = "orders", "billing"
+TOPIC, SUBSCRIPTION = "customer-orders", "billing"
 CUSTOMERS = [f"customer-{number}" for number in range(20)]
 ORDERS = 300
 

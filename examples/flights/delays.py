@@ -1,7 +1,7 @@
 """The Spark job: joins flights with weather and aircraft as they come, and writes delays by airport and hour into the
 topic `delays`; from there into Parquet.
 
-    pip install 'seaweedq[demo]'
+    pip install '.[demo]'
     python examples/flights/delays.py FOLDER    # needs a broker that feed.py has given topics, and Java 17 or newer
 
 FOLDER gets checkpoints and Parquet. Stop the job at any time, and start it again on the same folder: it goes on from

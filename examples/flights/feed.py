@@ -1,6 +1,6 @@
 """Flights and weather as they happen: a day at New York's three airports in 2013, many times faster than it was.
 
-    pip install 'seaweedq[demo]'
+    pip install '.[demo]'
     python examples/flights/feed.py --speed 720    # needs a broker; a day takes two minutes
 
 `flights` gets a message when a flight leaves its gate; its key is the tail number, so the flights of an aircraft stay

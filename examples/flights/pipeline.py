@@ -1,7 +1,7 @@
 """All of it in three minutes: a broker in a temporary folder, the feed, and the Spark job, which is stopped on the way
 and started again, while the topic splits. Then a batch query checks the result, and a picture shows it.
 
-    pip install 'seaweedq[demo]'    # and Java 17 or newer
+    pip install '.[demo]'    # and Java 17 or newer
     python examples/flights/pipeline.py --speed 720 --picture flights.png
 """
 
@@ -34,7 +34,7 @@ try:
 
     from seaweedq.spark import read_topic
 except ModuleNotFoundError as error:
-    sys.exit(f"the package {str(error.name).partition('.')[0]} is missing: pip install 'seaweedq[demo]'")
+    sys.exit(f"the package {str(error.name).partition('.')[0]} is missing: pip install '.[demo]'")
 
 
 @dataclass(frozen=True)

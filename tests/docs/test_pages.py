@@ -7,6 +7,7 @@ it: readers look first, and start a broker then.
 """
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.support.docs.page import DRILL, FIRST_HOUR, SERVE, Page, blocks
 from tests.support.paths import ROOT
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.tiers import later
+
+CREATES = re.compile(r"""(?:topic create |publish |(?:create_topic|publish)\("|PUT \S+/topics/)([\w.-]+)(?=[\s"])""")
 
 PAGES = [
     "docs/reference/http.md",
@@ -61,6 +64,22 @@ def test_every_block_runs_as_written(name: str, page: Page) -> None:
             page.serve(block.text.strip())
         elif can_run(block.text):
             page.run(block)
+
+
+def created(page: str) -> set[str]:
+    """The topics that a page's blocks create."""
+    return {name for block in blocks(page) for name in CREATES.findall(block.text)}
+
+
+def test_no_two_pages_create_the_same_topic() -> None:
+    """So a reader may follow the pages in any order, at one broker. The tutorial continues the README."""
+    first_hour = {name for page in FIRST_HOUR for name in created(page)}
+    assert first_hour >= {"orders", "flights", "readings", "purchases"}
+    taken = dict.fromkeys(first_hour, FIRST_HOUR[0])
+    for page in PAGES:
+        again = created(page) & taken.keys()
+        assert not again, f"{page}: {sorted(again)}, of {[taken[name] for name in sorted(again)]}"
+        taken |= dict.fromkeys(created(page), page)
 
 
 def test_no_other_page_has_blocks_that_nobody_runs() -> None:

@@ -220,7 +220,7 @@ def test_a_package_that_is_missing_is_told() -> None:
     environment = {**os.environ, "PYTHONPATH": str(FOLDER)}
     command = [sys.executable, "-W", "ignore", "-c", code, str(FOLDER / "pipeline.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (1, "the package matplotlib is missing: pip install 'seaweedq[demo]'\n")
+    assert (done.returncode, done.stderr) == (1, "the package matplotlib is missing: pip install '.[demo]'\n")
 
 
 @pytest.mark.process
