@@ -308,7 +308,8 @@ def publish(
     message.
 
     The command stops at the first invalid record, and names the line; earlier records stay published. Column types of
-    CSV files are inferred from the first MiB. If no broker answers, the command retries for two minutes.
+    CSV files are inferred from the first MiB. If brokers stop answering, the command retries for two minutes; if none
+    answers at the beginning, it fails immediately.
 
     With --count, FILE is a message to publish many times. {{n}} becomes the message's number, starting at 1, {{uuid}} a
     random UUID, and {{time}} the time in UTC. Text that is not JSON is published as a string.

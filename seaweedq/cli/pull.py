@@ -89,7 +89,8 @@ def pull(
     messages.
 
     With --payloads, a file appears only after its SHA-256 is verified. If a payload is damaged or missing, the command
-    fails without acking the message. If no broker answers, the command retries for half a minute."""
+    fails without acking the message. If brokers stop answering, the command retries for half a minute; if none answers
+    at the beginning, it fails immediately."""
     if nack and no_ack:
         raise typer.BadParameter("use either --nack or --no-ack", param_hint="--nack")
     if mode not in (None, *MODES):
