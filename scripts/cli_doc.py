@@ -37,7 +37,7 @@ The default is `http://127.0.0.1:8080`.
 Separate several brokers by commas; if one fails, the command uses [the next one](../do/python.md#several-brokers).
 The token comes from `SEAWEEDQ_TOKEN`, the file named by `SEAWEEDQ_TOKEN_FILE`, or the context that gives the address.
 There is no option for a token, because `ps` shows options.
-The CA that signs the brokers' certificates comes from the PEM file named by `SEAWEEDQ_CA_FILE`, or from the context that gives the address.
+The brokers' CA comes from the PEM file named by `SEAWEEDQ_CA_FILE`, or the context that gives the address.
 
 ## Units
 
