@@ -47,7 +47,7 @@ PAGE = 4  # records, which are large
 Version = tuple[dict[str, Any], pa.Schema]
 
 
-LOOK_S = 1.0  # between two looks for a later version of one topic
+LOOK_S = 0.1  # between two looks for a later version of one topic: requests that are refused wait for one
 
 
 class SchemaVersions:
@@ -87,7 +87,9 @@ class SchemaVersions:
         await asyncio.sleep(self._looked_s.get(topic, -inf) + LOOK_S - self._clock.monotonic_s())
         self._looked_s[topic] = self._clock.monotonic_s()
         del self._looks[topic]  # who asks from here on waits for the next one
-        await self._catalog.refresh(topic.name)
+        later = keys.SCHEMAS.key(topic.name, topic.record.incarnation, topic.layout.schema_id + 1)
+        if await self._coordination.count(later):  # which costs less than to read the topic's record
+            await self._catalog.refresh(topic.name)
 
     async def ids(self, topic: Topic) -> Sequence[int]:
         """Returns the ids of all versions, in their order; none for a topic without a schema."""
