@@ -33,7 +33,7 @@ from seaweedq.rows.intake import (
     too_large,
 )
 from seaweedq.segments.ipc_bounds import check_bounds, is_plain_and_short
-from seaweedq.segments.layout import OPTIONAL_FIELDS, TIMESTAMP_FIELD, Format, Layout
+from seaweedq.segments.layout import OPTIONAL_FIELDS, TIMESTAMP_FIELD, Format, Layout, is_wider
 from seaweedq.segments.rows import assemble, header_sizes, microseconds
 from seaweedq.segments.schema import is_time, is_uuid
 
@@ -410,6 +410,8 @@ def _widens(given: pa.DataType, wanted: pa.DataType) -> bool:
         return types.is_map(given) and all(
             types.is_string(part) or types.is_large_string(part) for part in (given.key_type, given.item_type)
         )
+    if types.is_decimal(wanted):
+        return is_wider(wanted, given)
     if types.is_signed_integer(wanted):
         return bool(types.is_integer(given) and given.bit_width + types.is_unsigned_integer(given) <= wanted.bit_width)
     if types.is_floating(wanted):

@@ -2,6 +2,7 @@
 taken, against a model by ids that reads the rows of all versions.
 """
 
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seaweedq.errors import InvalidRequest, NotReady, SchemaIncompatible
+from seaweedq.rows.arrow_bodies import decode_arrow
+from seaweedq.rows.intake import Intake
 from seaweedq.segments.evolution import RULES, is_stated, next_version
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import assemble
@@ -51,6 +54,18 @@ def test_a_type_becomes_only_one_that_holds_all_its_values(old: str, new: str) -
     before, after = ({"id": 1, "name": "x", "required": False, "type": kind} for kind in (old, new))
     expected = [] if old == new or (old, new) in WIDER else [("x", 1, "type")]
     assert refused(schema(after), before) == expected
+
+
+@pytest.mark.parametrize(("old", "new"), sorted(WIDER))
+def test_arrow_of_a_publisher_that_knows_the_type_of_before_is_taken(old: str, new: str) -> None:
+    before, after = (parse_schema(schema({"id": 1, "name": "x", "type": kind})) for kind in (old, new))
+    value = Decimal("1.25") if old.startswith("decimal") else 1
+    rows = pa.record_batch({"x": pa.array([value, None], before.field("x").type)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    intake = Intake(Layout.from_format(Format.TYPED, after), None, 10**6, 0, 10**6).at(0)
+    assert decode_arrow(sink.getvalue().to_pybytes(), intake).column("x").to_pylist() == [value, None]
 
 
 @pytest.mark.parametrize(
