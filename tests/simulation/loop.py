@@ -151,7 +151,7 @@ class LivesLoop(SimulatedLoop):
         if not (delay_s := getattr(executor, "delay_s", None)):
             return super().run_in_executor(executor, func, *args)
         done = self.create_future()
-        executor.free_s = max(self.time(), getattr(executor, "free_s", 0.0)) + delay_s()
+        executor.free_s = max(self.time(), getattr(executor, "free_s", 0.0)) + 10 * TIE_S + delay_s()
         try:
             self.call_at(executor.free_s, settle, done, func(*args), None)
         except Exception as error:

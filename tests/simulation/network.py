@@ -18,7 +18,7 @@ import httpx
 
 from seaweedq.broker.rpc.client import Headers, Peers, Relayed, Request, Secured
 from seaweedq.errors import Unavailable
-from tests.simulation.loop import Life, reach_outside
+from tests.simulation.loop import TIE_S, Life, reach_outside
 
 CLIENTS = "clients"
 
@@ -102,7 +102,7 @@ class Channel:
 
     def put(self, part: Mapping[str, Any] | Exception) -> None:
         """Goes to the client, behind what is on its way."""
-        self._free_s = max(self._free_s, self._network.at_s())
+        self._free_s = max(self._free_s + 10 * TIE_S, self._network.at_s())  # a tie would be drawn
         self._network.at(self._free_s, self._parts.put_nowait, part)
 
 
