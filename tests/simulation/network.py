@@ -100,6 +100,11 @@ class Channel:
         self._run = life.start(app(scope, self._said.get, send))
         self._run.add_done_callback(lambda run: self._network.ended(self, run), context=Context())
 
+    def cancel(self) -> None:
+        """The broker's work for it ends."""
+        if self._run:
+            self._run.cancel()
+
     def put(self, part: Mapping[str, Any] | Exception) -> None:
         """Goes to the client, behind what is on its way."""
         self._free_s = max(self._free_s + 10 * TIE_S, self._network.at_s())  # a tie would be drawn
@@ -125,13 +130,16 @@ class Network:
         life.at_death.append(lambda: self.unlisten(url, life))
 
     def unlisten(self, url: str, life: Life) -> None:
-        """Nobody listens there any more, and open connections are reset."""
+        """Nobody listens there any more; open connections are reset, and what was to be answered on them ends."""
         if self._listening.get(url, (None,))[0] is life:
             del self._listening[url]
         for exchange in self._open.pop(url, {}).values():
             self._later(self._fail, exchange, Reset(f"{url} has reset the connection"))
+            for run in exchange.runs:
+                run.cancel()
         for channel in self._channels.pop(url, []):
             channel.put(Reset(f"{url} has reset the connection"))
+            channel.cancel()
 
     def busy(self, url: str) -> int:
         """How many requests and connections of clients are under way at a broker."""
