@@ -3,7 +3,7 @@ test_first_hour.py, those of the command line in test_command_examples.py, those
 soak_drill.py.
 
 A page without a block `seaweedq serve` gets a broker beforehand. Where a page has one, what stands above it runs after
-it: readers look first, and start a broker then.
+it: readers look first, and start a broker then. A block prints what the page shows below it.
 """
 
 import os
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.docs.page import DRILL, FIRST_HOUR, SERVE, Page, blocks
+from tests.support.docs.printed import complaint
 from tests.support.paths import ROOT
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.tiers import later
@@ -63,7 +64,8 @@ def test_every_block_runs_as_written(name: str, page: Page) -> None:
         if block.starts_broker:
             page.serve(block.text.strip())
         elif can_run(block.text):
-            page.run(block)
+            printed = page.run(block)
+            assert not block.shown or not complaint(block.shown, printed), complaint(block.shown, printed)
 
 
 def created(page: str) -> set[str]:
