@@ -8,10 +8,12 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster.suspecting import OwnRevocations
+from seaweedq.broker.log.memory_budget import UnusedMemory
 from seaweedq.checks import using
 from seaweedq.cli.server.broker_process import OVERTIME_S
 from seaweedq.coordination.membership import BackgroundWork
@@ -108,8 +110,8 @@ class Cluster:
 
     @contextmanager
     def living(self) -> Iterator[None]:
-        """Fail points are those of lives meanwhile."""
-        with using(self._reach):
+        """Fail points are those of lives meanwhile. None looks at the memory of the process, which has them all."""
+        with using(self._reach), mock.patch.object(UnusedMemory, "is_due", return_value=False):
             self._context = copy_context()
             yield
 

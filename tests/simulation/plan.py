@@ -124,19 +124,20 @@ def draw(
     rng = random.Random(f"plan {seed}")
     goes_back |= rng.random() < 0.25  # acks from around it may be forgotten, so cursors are judged less
     faults = tuple(fault for fault in _faults(rng, length_s, gap_s, goes_back) if fault.kind in kinds)
+    is_storm = rng.random() < 0.2  # moves and splits with commits under way, and nothing else
     return Plan(
         seed,
         length_s,
         knobs=knobs.draw(rng),
         journal=rng.choice(["object", "object", "file"]),
         machines=rng.choice([1, BROKERS]),
-        calls_per_s=rng.choice([0.5, 1.0, 2.0]),
+        calls_per_s=rng.choice([8.0] if is_storm else [0.5, 1.0, 2.0]),
         publishers=rng.choice([2, 4, 6, 9]),
-        consumers=tuple(rng.sample(("ordered", "keyed", "shared"), rng.randint(0, 3))),
+        consumers=tuple(rng.sample(("ordered", "keyed", "shared"), 0 if is_storm else rng.randint(0, 3))),
         readers=rng.randint(0, 2),
         reshapes=rng.random() < 0.7,
         crew=rng.choice([1, 2, 3]),
-        others=tuple(rng.sample(WORK[:4] if goes_back else WORK, rng.choice([0, 1, 2, 3]))),
+        others=tuple(rng.sample(WORK[:4] if goes_back else WORK, 0 if is_storm else rng.choice([0, 1, 2, 3]))),
         faults=faults,
     )
 
