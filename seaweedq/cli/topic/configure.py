@@ -16,7 +16,7 @@ from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connec
 from seaweedq.cli.shared.output import JSON, TABLE, Output, say_done, say_json
 from seaweedq.errors import ClientError
 
-CREATE = """Examples: seaweedq topic create flights --key-field carrier --max-segments 64 ·
+CREATE = """Examples: seaweedq topic create shipments --key-field customer --max-segments 64 ·
 seaweedq topic create rides --format typed --schema rides.json --key-field city"""
 SET = """Examples: seaweedq topic set flights --retention-max-age-s 7d --keep-unread ·
 seaweedq topic set flights --retention-max-bytes 1GB --dry-run ·
