@@ -94,7 +94,7 @@ def test_a_topic_whose_creation_was_not_answered_is_there(fragile, history, plac
 
 
 @pytest.mark.parametrize(
-    "place", [later("schema.decided"), "schema.marked", later("schema.counted"), later("change.made:2")]
+    "place", [later("schema.decided"), "schema.marked", later("schema.counted"), later("change.made:3")]
 )
 def test_a_change_of_a_schema_that_was_cut_off_is_ended(fragile, place):
     """Rows of both versions are in the journal alone when the broker dies again."""
