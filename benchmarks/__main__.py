@@ -16,7 +16,7 @@ from benchmarks.result import Result, table
 NAMES = (
     "arrow", "ndjson", "singles", "latency", "streams", "redelivery", "pull", "leases", "waiting", "memory", "restart",
     "topics", "bodies", "journal", "spark_read", "object_journal", "journal_budget", "journal_files", "placement",
-    "scaling_decisions", "cluster_batches", "rebuild",
+    "scaling_decisions", "cluster_batches", "rebuild", "mirrored_journal",
     "failover", "failover_minio", "cluster_latency", "cluster_join", "cluster_requests", "rolling_restart",
     "forwarding", "imports", "split_pause", "split_flood", "split_pause_s3", "split_spike", "split_throughput",
     "access", "access_tls", "neighbours", "by_reference", "stages", "arrow_small", "send", "kafka",

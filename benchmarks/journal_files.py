@@ -24,13 +24,13 @@ from benchmarks.object_journal import WINDOW
 from benchmarks.result import Result
 from benchmarks.schedule import on_schedule
 from seaweedq import Client
-from seaweedq.broker.maintenance import MAX_OBJECTS
+from seaweedq.journal.object_journal import MOST_SLOTS
 from seaweedq.journal.pacing import MANY_APART_S, MANY_NEEDED
 
 PUT_MS, SEGMENTS, PUBLISHERS, EACH_PER_S, LOOK_S = 3.0, 4, 20, 5, 1.0
 TOPIC = "little"
 SECONDS = float(os.environ.get("SEAWEEDQ_BENCH_FILES_S", "900"))
-CYCLE_S = MANY_NEEDED * PUT_MS / 1000 / WINDOW + (MAX_OBJECTS - MANY_NEEDED) * MANY_APART_S
+CYCLE_S = MANY_NEEDED * PUT_MS / 1000 / WINDOW + (MOST_SLOTS - MANY_NEEDED) * MANY_APART_S
 MOST_AN_HOUR = 3600 / CYCLE_S  # of a segment
 CREATES, DELETES = (f'seaweedq_store_requests_total{{operation="{one}"}}' for one in ("create", "delete"))
 
@@ -73,7 +73,7 @@ def _results(name: str, one: Found) -> Iterator[Result]:
         figure=one.files / SEGMENTS / hours,
         unit="files an hour and segment",
         limit=MOST_AN_HOUR,
-        limit_is=f"{MAX_OBJECTS:,} slots, as fast as they may come",
+        limit_is=f"{MOST_SLOTS:,} slots, as fast as they may come",
         target=1,
         target_of="ratio",
         better="lower",

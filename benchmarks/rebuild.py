@@ -58,6 +58,7 @@ from seaweedq.storage.generations import Generation, Generations, create_generat
 from seaweedq.storage.identity import cluster_identity
 from seaweedq.storage.interface import Data, by_parts
 from seaweedq.storage.memory import MemoryStore
+from tests.support.journal.mirrors import MemoryMirrors
 
 TOPICS, SEGMENTS = 100, 100  # open ones of each topic; as many are sealed, whose ids are below those
 OPEN = TOPICS * SEGMENTS
@@ -207,7 +208,8 @@ async def rebuilt(world: World, coordination: Coordination, folder: Path) -> Reb
     """Rebuilds into an empty coordination."""
     setup = journal_setup(Settings(data_dir=folder, journal="object"), CLOCK, IDS, {})
     setup.home.lock(0)
-    search = JournalSearch(setup.open(world.store, lambda: HIGHEST, lambda: (1, 0)), coordination)
+    journals = setup.open(world.store, lambda: HIGHEST, lambda: (1, 0), MemoryMirrors())
+    search = JournalSearch(journals, coordination)
     rebuilding = Rebuilding(coordination, world.store, world.store, world.backups, search, CLOCK, IDS, 5.0, "")
     world.store.request_s = REQUEST_S
     began_s, cpu_s = time.perf_counter(), time.process_time()

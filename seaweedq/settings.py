@@ -97,10 +97,12 @@ class CoordinationSettings(Group):
 class ClusterSettings(Group):
     """The settings of a broker in its cluster: journal, secret, name."""
 
-    journal: Literal["auto", "file", "object"] = Field(
+    journal: Literal["auto", "file", "object", "mirrored"] = Field(
         "auto",
         description="Where messages first become durable. `file`: in the data folder. `object`: in the store, which"
-        " survives the loss of the machine. `auto`: `object` with etcd, otherwise `file`.",
+        " survives the loss of the machine. `mirrored`: in the memory of this broker and of other brokers, within"
+        " milliseconds, and in the store seconds later; needs etcd. If all these brokers fail at once, the messages of"
+        " the last journal_exposure_s are lost. `auto`: `object` with etcd, otherwise `file`.",
     )
     brokers: int = Field(
         1,
@@ -447,7 +449,48 @@ class JournalSettings(Group):
         le=100,
         description="Price of 1,000 puts, for the metric seaweedq_journal_usd_per_month.",
     )
-    journal_window: int = Field(4, ge=1, le=64, description="Object journal: maximum number of concurrent puts.")
+    journal_window: int = Field(
+        4,
+        ge=1,
+        le=64,
+        description="Object journal: maximum number of concurrent puts. Mirrored journal: also of commits that wait "
+        "for mirrors.",
+    )
+    journal_mirrors: int = Field(
+        2,
+        ge=1,
+        le=3,
+        description="Mirrored journal: number of other brokers that hold each commit before it is acknowledged. More "
+        "mirrors survive more failures, and cost traffic.",
+    )
+    journal_least_mirrors: int = Field(
+        1,
+        ge=1,
+        le=3,
+        description="Mirrored journal: with fewer mirrors than this, commits are acknowledged once they are in the "
+        "store, as with an object journal.",
+    )
+    journal_exposure_s: float | None = Field(
+        10,
+        ge=1,
+        le=3600,
+        description="Mirrored journal: commits that are in memory alone for this long are put into the store, many in "
+        "one object. Lower values lose less if all memory fails at once, and cost more puts. Empty: as long as there "
+        "are mirrors, nothing is put before it is in a Parquet file.",
+    )
+    mirror_patience_s: float = Field(
+        0.5,
+        ge=0.1,
+        le=60,
+        description="Mirrored journal: a mirror that does not answer for this long is replaced or dropped. Meanwhile, "
+        "publishes wait.",
+    )
+    mirror_memory_bytes: int = Field(
+        256 * MIB,
+        ge=MIB,
+        description="Memory for commits that this broker holds for other brokers. When it is full, they drop this "
+        "mirror.",
+    )
     cache_bytes: int = Field(
         128 * MIB,
         ge=0,
@@ -569,7 +612,7 @@ class Settings(
         return self.store_path.startswith(f"file://{self.data_dir.absolute()}/")
 
     @property
-    def journal_kind(self) -> Literal["file", "object"]:
+    def journal_kind(self) -> Literal["file", "object", "mirrored"]:
         """Returns the kind of journal, with the default filled in."""
         if self.journal != "auto":
             return self.journal

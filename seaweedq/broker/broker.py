@@ -50,11 +50,13 @@ from seaweedq.broker.rebuild import COMMAND, Look, Waiting, record_signs
 from seaweedq.broker.rebuild.journals import JournalSearch
 from seaweedq.broker.rebuild.rebuilding import Rebuilding
 from seaweedq.broker.rebuild.signs import Sign, told
+from seaweedq.broker.recovery.held_journals import HeldJournals
 from seaweedq.broker.recovery.journal_recovery import Recovery
 from seaweedq.broker.reshape.reshaping import Reshaping
 from seaweedq.broker.retention.retention import Retaining
 from seaweedq.broker.retention.topic_deletion import TopicDeletion, refuse_more
 from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.rpc.mirrors import ClusterMirrors
 from seaweedq.broker.rpc.peer_keyring import Addresses, PeerKeyring, PeerVerifier, secrets_of
 from seaweedq.broker.rpc.peer_keys import MakeKeys, make_keys
 from seaweedq.broker.service import Service
@@ -156,6 +158,8 @@ class Broker:
         self.roster = Roster(coordination, self._roster_changed, self.keyring.is_known)
         self.level = ClusterLevel(coordination, self.roster, self._level_changed)
         process.peers.begin(self.keyring, Addresses(self.roster, self.keyring), clock, ids)
+        holdings, zone = process.journals.holdings, settings.zone
+        self._mirrors = ClusterMirrors(coordination, self.roster, process.peers, holdings, process.url, zone)
         self.verifier = PeerVerifier(self.keyring, clock, ids, is_apart=bool(process.peer_url))
         self.catalog = Catalog(coordination, self._topic_closed)
         admin_token = AdminToken(settings.admin_token_path)
@@ -264,7 +268,7 @@ class Broker:
 
     def _journals(self) -> Journals:
         seen = partial(attrgetter("generations.mine.number", "coordination.seen"), self)
-        return self.process.journals.open(self.process.store, lambda: self.level.written, seen)
+        return self.process.journals.open(self.process.store, lambda: self.level.written, seen, self._mirrors)
 
     async def _wait(self, signs: Sequence[Sign], identity: BrokerIdentity) -> None:
         """Begins to wait for a rebuild of coordination, with the keys that backups and the port for brokers need."""
@@ -382,6 +386,7 @@ class Broker:
         )
         self.suspecting = Suspecting(context, self.process.revoked, self.reading)
         self._maintenance = Maintenance(context, self.log, self.subscribing.dispatcher)
+        held = HeldJournals(self.process.journals.holdings, context.coordination, context.roster)
         return (
             self._maintenance,
             self.load,
@@ -396,6 +401,7 @@ class Broker:
             self.streaming,
             self.reading,
             self.retaining,
+            held,
             self.recovery,
             self.leadership,
             self.suspecting,

@@ -18,7 +18,6 @@ from seaweedq.coordination.versioned import UNREADABLE_RECORDS
 from seaweedq.errors import SeaweedqError
 
 TICK_S = 0.2
-MAX_OBJECTS = 4000  # of an object journal that are needed at a time: some seconds of a recovery
 logger = logging.getLogger(__name__)
 
 
@@ -96,8 +95,8 @@ class Maintenance(Service):
         }
         unreleased = journal.unreleased_bytes - self._settings.journal_max_unreleased_bytes
         chosen = due(facts, self._clock.monotonic_s(), self._budget.excess, unreleased)
-        if journal.window > 1:  # each commit is an object, which a recovery has to get
-            chosen += [s for s in pinning(facts, self._log.commit.committed - MAX_OBJECTS) if s not in chosen]
+        if most := journal.most_unreleased:
+            chosen += [s for s in pinning(facts, self._log.commit.committed - most) if s not in chosen]
         chosen += [s for s in dirty if s.empty_entry and not s.closed and s not in chosen]
         for segment in chosen:
             if not self._log.flusher.is_flushing(segment):

@@ -24,6 +24,7 @@ from seaweedq.coordination.records import (
     ImportRecord,
     JournalRecord,
     LeaderRecord,
+    MirrorsRecord,
     PrincipalRecord,
     RevocationRecord,
     RewindRecord,
@@ -225,6 +226,13 @@ JOURNALS = KeyKind(
     lifetime="no lease: until the journal of a broker that is gone was recovered, and its content has gone",
     backup="both",
 )
+MIRRORS = KeyKind(
+    "mirrors/{broker}",
+    MirrorsRecord,
+    writer="the broker itself, at each change of its journal's mirrors; recoveries, which close it and decide",
+    lifetime="no lease: it comes with the journal's key, and goes before it, once the journal was recovered",
+    backup="neither",
+)
 WAITING = KeyKind(
     "waiting/{place}",
     WaitingRecord,
@@ -375,6 +383,7 @@ CATALOGUE = (
     REVOCATIONS,
     LEADER,
     JOURNALS,
+    MIRRORS,
     WAITING,
     TOPICS,
     SCHEMAS,

@@ -151,6 +151,27 @@ class JournalRecord(msgspec.Struct, frozen=True):
     left: tuple[str, ...] | None = None
 
 
+class MirrorMember(msgspec.Struct, frozen=True):
+    """A mirror: the broker that had the holding when it joined the set, and the holding's id."""
+
+    broker: str
+    holding: str
+
+
+class MirrorsRecord(msgspec.Struct, frozen=True):
+    """The mirror set of a journal. Its broker changes an `open` one, the changes counted by `change`.
+
+    `closed`: a recovery has begun, the set stays as it is. `decided`: the end of the journal is `slots` slots in the
+    store below the name `copy`; an empty name stands for none.
+    """
+
+    state: Literal["open", "closed", "decided"]
+    members: tuple[MirrorMember, ...] = ()
+    change: int = 0
+    copy: str = ""
+    slots: int = 0
+
+
 class ReportedJournal(msgspec.Struct, frozen=True):
     """A journal that is needed, and the highest term of each segment in it: topic, segment, generation, number."""
 

@@ -1,17 +1,22 @@
 """The backends of journals: a broker writes one kind, and recovers all kinds that it knows.
 
 A file journal is in `journals/{broker}` below the home folder of its broker's process. An object journal has slots in
-the store, below `_journals/{broker}/`: every broker reaches all of them.
+the store, below `_journals/{broker}/`: every broker reaches all of them. A mirrored one has such slots, and mirrors.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from seaweedq.clock import Clock, Ids
-from seaweedq.coordination.records import JournalRecord
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Put
+from seaweedq.coordination.records import JournalRecord, MirrorsRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import JournalDamaged, JournalUnavailable, LevelMismatch, NeedsNewerBroker, SeaweedqError
 from seaweedq.formats import Level, needs_newer
 from seaweedq.journal.disk import Disk
@@ -24,11 +29,14 @@ from seaweedq.journal.interface import (
     DeadJournal,
     Journal,
     Journals,
+    Mirrors,
     NeededJournal,
     Seen,
     SeenNow,
     seen_nothing,
 )
+from seaweedq.journal.mirrored_journal import MirroredJournal, MirrorRules
+from seaweedq.journal.mirrored_recovery import DeadMirroredJournal
 from seaweedq.journal.object_format import SlotHeader, SlotHeaders
 from seaweedq.journal.object_journal import ObjectJournal
 from seaweedq.journal.object_recovery import DeadObjectJournal, needed, stated, sweep
@@ -39,6 +47,7 @@ from seaweedq.storage.interface import ObjectStore
 
 FILE = "file"
 OBJECT = "object"
+MIRRORED = "mirrored"
 JOURNALS = "journals"
 """The folder of file journals in a home folder."""
 T = TypeVar("T")
@@ -53,6 +62,9 @@ class JournalKinds:
 
     def describe(self, broker: str) -> JournalRecord:
         return self._own.describe(broker)
+
+    def first_keys(self, broker: str) -> Sequence[Put]:
+        return self._own.first_keys(broker)
 
     def create(self, broker: str) -> Journal:
         return self._own.create(broker)
@@ -114,6 +126,9 @@ class FileJournals:
 
     def describe(self, broker: str) -> JournalRecord:
         return JournalRecord(FILE, self._home.id, str(self._home.path.absolute()))
+
+    def first_keys(self, broker: str) -> Sequence[Put]:
+        return ()
 
     def create(self, broker: str) -> FileJournal:
         folder = _folder(self._home.path, broker)
@@ -198,9 +213,9 @@ class ObjectJournals:
         seen: SeenNow = seen_nothing,
     ) -> None:
         self._home = home
-        self._store = store
-        self._clock = clock
-        self._ids = ids
+        self.store = store
+        self.clock = clock
+        self.ids = ids
         self._pace = pace
         self._level = level
         self._seen = seen
@@ -208,32 +223,71 @@ class ObjectJournals:
     def describe(self, broker: str) -> JournalRecord:
         return JournalRecord(OBJECT, self._home.id)
 
+    def first_keys(self, broker: str) -> Sequence[Put]:
+        return ()
+
     def create(self, broker: str) -> ObjectJournal:
-        return ObjectJournal(self._store, self._headers(broker), self._clock, self._pace)
+        return ObjectJournal(self.store, self.headers(broker), self.clock, self._pace)
 
     def is_exclusive(self, record: JournalRecord) -> bool:
         return False
 
     def open_dead(self, broker: str, record: JournalRecord) -> DeadObjectJournal:
-        return DeadObjectJournal(self._store, self._headers(broker), record.recovered)
+        return DeadObjectJournal(self.store, self.headers(broker), record.recovered)
 
     async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
-        return await sweep(self._store, self._headers, read_known)
+        return await sweep(self.store, self.headers, read_known)
 
     async def needed(self) -> list[NeededJournal]:
         """Does as Journals, for those of the store."""
-        return [_needed_in_store(broker, found) for broker, found in await needed(self._store)]
+        return [_needed_in_store(broker, found) for broker, found in await needed(self.store)]
 
     async def stated(self) -> Seen:
         """Does as Journals, for those of the store."""
-        return await stated(self._store)
+        return await stated(self.store)
 
-    def _headers(self, broker: str) -> SlotHeaders:
-        return SlotHeaders(broker, self._ids, self._level, self._seen)
+    def headers(self, broker: str) -> SlotHeaders:
+        """Returns the headers of the slots of a broker's journal."""
+        return SlotHeaders(broker, self.ids, self._level, self._seen)
 
 
 def _needed_in_store(broker: str, found: SlotHeader | SeaweedqError) -> NeededJournal:
-    record = JournalRecord(OBJECT, "")  # no matter whose folder: every broker reaches it
     if isinstance(found, SeaweedqError):
-        return NeededJournal(broker, record, unread=found.detail)
-    return NeededJournal(broker, record, found.seen)
+        return NeededJournal(broker, JournalRecord(OBJECT, ""), unread=found.detail)
+    kind = MIRRORED if found.commits else OBJECT
+    return NeededJournal(broker, JournalRecord(kind, ""), found.seen)  # no matter whose folder: every broker reaches it
+
+
+class MirroredJournals:
+    """Mirrored journals, whose slots are like those of `objects`: these find and sweep all that the store has."""
+
+    def __init__(self, objects: ObjectJournals, mirrors: Mirrors, rules: MirrorRules) -> None:
+        self._objects = objects
+        self._mirrors = mirrors
+        self._rules = rules
+
+    def describe(self, broker: str) -> JournalRecord:
+        return replace(self._objects.describe(broker), kind=MIRRORED)
+
+    def first_keys(self, broker: str) -> Sequence[Put]:
+        return (Put(keys.MIRRORS.key(broker), keys.MIRRORS.encode(Versioned.new(MirrorsRecord("open")))),)
+
+    def create(self, broker: str) -> MirroredJournal:
+        of = self._objects
+        return MirroredJournal(of.create(broker), of.store, self._mirrors, broker, self._rules, of.clock)
+
+    def is_exclusive(self, record: JournalRecord) -> bool:
+        return False
+
+    def open_dead(self, broker: str, record: JournalRecord) -> DeadMirroredJournal:
+        of = self._objects
+        return DeadMirroredJournal(of.store, of.headers(broker), self._mirrors, of.ids, record.recovered)
+
+    async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
+        return 0
+
+    async def needed(self) -> list[NeededJournal]:
+        return []
+
+    async def stated(self) -> Seen:
+        return NOTHING_SEEN

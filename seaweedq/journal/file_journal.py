@@ -133,6 +133,8 @@ class FileJournal:
     """
 
     window = 1
+    most_unreleased = 0
+    mirrors: tuple[str, ...] = ()
     budget = None
 
     def __init__(

@@ -6,15 +6,18 @@ owns its bytes and how it fences; brokers know this interface alone, so a furthe
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
+from seaweedq.coordination.interface import Coordination, Put
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.formats import Level
+from seaweedq.journal.holdings import HeldCall, HoldAnswer, Holdings
 from seaweedq.journal.home_folder import HomeFolder
+from seaweedq.journal.mirroring import FencedHolding
 from seaweedq.journal.pacing import PutBudget
 from seaweedq.segments.frames import Commit, Frame
 from seaweedq.segments.terms import Term
@@ -93,6 +96,14 @@ class Journal(Protocol):
     window: int
     """Maximum number of concurrent appends. If more than 1, a failed append ends the journal with Fenced, so that no
     gap can remain."""
+
+    most_unreleased: int
+    """Maximum number of commits that a recovery is to find; above it, the tails that pin the oldest ones are flushed.
+    0: any number."""
+
+    @property
+    def mirrors(self) -> Sequence[str]:
+        """Returns the brokers that hold its commits in memory."""
 
     async def append(self, frames: Sequence[Frame]) -> int:
         """Makes the frames durable as one commit, all or none, and returns its number. Appends end in the order of
@@ -175,6 +186,10 @@ class Journals(Protocol):
     def describe(self, broker: str) -> JournalRecord:
         """Returns the record for the journal's key in coordination, by which a recovery finds the journal."""
 
+    def first_keys(self, broker: str) -> Sequence[Put]:
+        """Returns the keys that are written in one transaction with the journal's own, for a journal that depends on
+        them. The store has the journal's own key then, too."""
+
     def create(self, broker: str) -> Journal:
         """Returns a new, empty journal of this process's broker. Must be called on a running event loop."""
 
@@ -204,16 +219,52 @@ class Journals(Protocol):
         """
 
 
-OpenJournals: TypeAlias = Callable[[ObjectStore, Level, SeenNow], Journals]
+class MirrorBroker(NamedTuple):
+    """A living broker, as a place for mirrors: its zone, and whether it may get more of them."""
+
+    zone: str
+    takes_more: bool
+
+
+class FoundHolding(NamedTuple):
+    """A fenced holding, and the broker that has it."""
+
+    broker: str
+    fenced: FencedHolding
+
+
+class Mirrors(Protocol):
+    """The cluster as mirrored journals see it: this broker's zone, coordination, and the brokers that may be mirrors.
+    A call that gets no answer raises Unavailable; its outcome is unknown."""
+
+    zone: str
+    coordination: Coordination
+
+    def brokers(self) -> Mapping[str, MirrorBroker]:
+        """Returns the brokers that live, as last seen; this one may be among them."""
+
+    async def hold(self, broker: str, data: bytes, timeout_s: float) -> HoldAnswer:
+        """Brings commits of this broker's journal to a mirror (journal/holdings)."""
+
+    async def fence(self, owner: str) -> tuple[list[FoundHolding], list[str]]:
+        """Fences all holdings of a dead broker's journal that living brokers have. Returns them, and the brokers that
+        did not answer."""
+
+    async def held(self, broker: str, call: HeldCall) -> bytes:
+        """Returns commits of a fenced holding; empty if it is gone."""
+
+
+OpenJournals: TypeAlias = Callable[[ObjectStore, Level, SeenNow, Mirrors], Journals]
 
 
 @dataclass(frozen=True, slots=True)
 class JournalSetup:
-    """The part of a broker's setup that concerns journals: its home folder, and the backend for a given store, the
-    cluster's level, and what a life has seen of coordination.
+    """The part of a broker's setup that concerns journals: its home folder, the backend for a given store, the
+    cluster's level, what a life has seen of coordination, and the mirrors; and what this process holds for others.
 
     `open` needs the folder's id, so the folder must be locked before.
     """
 
     home: HomeFolder
     open: OpenJournals
+    holdings: Holdings

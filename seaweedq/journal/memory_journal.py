@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
 
+from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import Fenced, JournalUnavailable
 from seaweedq.journal.interface import NOTHING_SEEN, Claim, NeededJournal, Seen, highest
@@ -22,6 +23,8 @@ class MemoryJournal:
     """The twin of the real journals. `hook` runs before each commit; append raises what it raises."""
 
     window = 1
+    most_unreleased = 0
+    mirrors: tuple[str, ...] = ()
     budget = None
 
     def __init__(self, hook: Hook = _no_fault) -> None:
@@ -102,6 +105,9 @@ class MemoryJournals:
 
     def describe(self, broker: str) -> JournalRecord:
         return JournalRecord(KIND, self._place)
+
+    def first_keys(self, broker: str) -> Sequence[Put]:
+        return ()
 
     def create(self, broker: str) -> MemoryJournal:
         assert broker not in self._journals

@@ -1,10 +1,10 @@
 """Slots, the objects of an object journal. Owns their names and bytes, which of them count, and the requests to the
 store by which they are listed, read and deleted.
 
-A slot is a header (magic, version, kind, number, broker, the put's nonce, `released`, `acknowledged`, what its broker
-had seen of coordination, lengths, CRCs), an index of frames and their payloads (frames.pack). A *fence* is a slot
-without data that a recovery puts where the broker's next one would go. The header stands alone, so that it can be read
-without the rest.
+A slot is a header (magic, version, kind, number, broker, the put's nonce, `released`, `acknowledged`, `commits`, what
+its broker had seen of coordination, lengths, CRCs), an index of frames and their payloads (frames.pack). A *fence* is a
+slot without data that a recovery puts where the broker's next one would go. The header stands alone, so that it can be
+read without the rest.
 
 `released` says, as of the slot's making, that no slot below that number is needed any more; `acknowledged`, that all
 below that number were durable. Neither falls from one slot to the next, so the newest slot says the most. So a slot
@@ -43,13 +43,15 @@ MAX_UNDER_WAY = MAX_WINDOW + 1
 """Slots that a broker may have under way: its window, and the empty one that says that it is idle. So at most so many
 of its own stand at or above a fence that holds."""
 JOURNALS_FOLDER = "_journals/"
+COPY = "~"
+"""Stands between the broker and a nonce in the name of a copy (journal/mirrored_recovery), which no broker's id has."""
 HEADER_BYTES = 256
 """So many bytes of a slot hold its header; it may be shorter."""
 
 _MAGIC = b"seaweedq"
 _CHECK = struct.Struct("<8sIIH")  # of every version: magic, version and draft, CRC of all other bytes, header's length
 _CRC_AT, _CRC_END = 12, 16
-_FIXED = struct.Struct("<HHQQQIQ16sQQI")  # the broker id follows
+_FIXED = struct.Struct("<HHQQQQIQ16sQQI")  # the broker id follows
 PAGE = 1_000
 NAMED = 10  # objects in a log line
 logger = logging.getLogger(__name__)
@@ -69,7 +71,11 @@ class SlotKind(IntEnum):
 @dataclass(frozen=True, slots=True)
 class SlotHeader:
     """The header of a slot. `nonce` is the put's: 32 hexadecimal digits that only its writer has. `seen` is what the
-    writer had seen of coordination when it made the slot."""
+    writer had seen of coordination when it made the slot.
+
+    A slot of a mirrored journal holds the frames of several commits: all commits below `commits` that are needed are in
+    this slot or before it. 0: the slot is one commit, which has its number.
+    """
 
     kind: SlotKind
     broker: str
@@ -79,6 +85,12 @@ class SlotHeader:
     acknowledged: int = 0
     version: int = 1
     seen: Seen = NOTHING_SEEN
+    commits: int = 0
+
+    @property
+    def commit(self) -> int:
+        """Returns the number of the last commit that the slot holds."""
+        return self.commits - 1 if self.commits else self.number
 
 
 @dataclass(frozen=True)
@@ -91,11 +103,11 @@ class SlotHeaders:
     level: Level
     seen: SeenNow = seen_nothing
 
-    def make(self, kind: SlotKind, number: int, released: int, acknowledged: int) -> SlotHeader:
+    def make(self, kind: SlotKind, number: int, released: int, acknowledged: int, commits: int = 0) -> SlotHeader:
         """Returns the header of one more slot."""
         version = SLOTS.at(self.level())
         return SlotHeader(
-            kind, self.broker, number, self.ids.nonce(), released, acknowledged, version, Seen(*self.seen())
+            kind, self.broker, number, self.ids.nonce(), released, acknowledged, version, Seen(*self.seen()), commits
         )
 
 
@@ -152,6 +164,7 @@ def encode_slot(header: SlotHeader, frames: Sequence[Frame]) -> bytes:
         header.number,
         header.released,
         header.acknowledged,
+        header.commits,
         *header.seen,
         bytes.fromhex(header.nonce),
         len(index),
@@ -191,7 +204,7 @@ def decode_slot(data: bytes, name: str) -> tuple[SlotHeader, Commit]:
     frames = unpack(_checked_index(view, head, name), view[body_at:])
     if frames is None:
         raise _damaged(name, "contains different bytes than were written")
-    return head.header, Commit(head.header.number, frames)
+    return head.header, Commit(head.header.commit, frames)
 
 
 def index_end(data: bytes, name: str) -> int:
@@ -253,7 +266,7 @@ def _decode_header(view: memoryview, name: str) -> _Head:
         version, draft = undrafted(stamped)
         check_draft(draft, f"the journal's slot {name}")
         SLOTS.check(version, name)
-        kind, broker_length, number, released, acknowledged, *fields = _FIXED.unpack_from(view, _CHECK.size)
+        kind, broker_length, number, released, acknowledged, commits, *fields = _FIXED.unpack_from(view, _CHECK.size)
         generation, revision, nonce, *lengths = fields
         broker_at = _CHECK.size + _FIXED.size
         broker = str(view[broker_at : broker_at + broker_length], "utf-8")
@@ -265,7 +278,7 @@ def _decode_header(view: memoryview, name: str) -> _Head:
     if mine != name:
         raise _damaged(name, f"states the name {mine}")
     seen = Seen(generation, revision)
-    header = SlotHeader(SlotKind(kind), broker, number, nonce.hex(), released, acknowledged, version, seen)
+    header = SlotHeader(SlotKind(kind), broker, number, nonce.hex(), released, acknowledged, version, seen, commits)
     return _Head(header, length, *lengths)
 
 

@@ -53,6 +53,7 @@ from seaweedq.segments.frames import Frame, check_frames
 from seaweedq.storage.interface import ObjectStore, Pauses
 
 LAST_PAUSE_S = 1.0  # publishes wait for it, and there are few puts at a time
+MOST_SLOTS = 4_000  # that are needed at a time: some seconds of a recovery
 _INLINE_BYTES = 256 * 1024  # more than that is encoded in a thread
 
 logger = logging.getLogger(__name__)
@@ -158,10 +159,13 @@ class _Slot:
 class ObjectJournal:
     """A journal of the broker of `headers`, which has none yet. Must be made on a running event loop."""
 
+    mirrors: tuple[str, ...] = ()
+
     def __init__(
         self, store: ObjectStore, headers: SlotHeaders, clock: Clock, pace: Pace, sleep: Sleep = asyncio.sleep
     ) -> None:
         self.window = pace.window
+        self.most_unreleased = MOST_SLOTS
         self._store, self._headers, self._clock, self._sleep = store, headers, clock, sleep
         self._broker = headers.broker
         self._pace = pace
@@ -172,6 +176,7 @@ class ObjectJournal:
         self._next = 0
         self._acknowledged = 0  # all slots below are
         self._released = 0  # as the next slot says
+        self._commits = 0  # as the next slot says
         self._stated = 0  # as an acknowledged slot says
         self._oldest = 0  # all slots below are deleted
         self._sizes: deque[tuple[int, int]] = deque()
@@ -197,18 +202,24 @@ class ObjectJournal:
         return self._writer.failing
 
     async def append(self, frames: Sequence[Frame]) -> int:
+        return await asyncio.shield(self.begin(frames))
+
+    def begin(self, frames: Sequence[Frame], commits: int = 0) -> asyncio.Future[int]:
+        """Begins as `append` does; the future returns the slot's number. `commits` is what the slot's header says if it
+        holds several."""
         check_frames(frames)
         if self._closed:
             raise JournalUnavailable("the journal is closed")
         if self._error is not None:
             raise self._error
         assert self._has_room, "one append at a time for each place in the window"
+        self._commits = commits
         self._is_at_rest = False
         if self._rest is not None:
             self._rest.cancel()
-        slot = self._begin(frames)
+        slot = self._put(frames)
         self._pacer.record_start(self._clock.monotonic_s(), self._needed, is_full=not self._has_room)
-        return await asyncio.shield(slot.done)
+        return slot.done
 
     async def discard_failed(self) -> None:
         pass  # an append that fails ends the journal
@@ -227,6 +238,10 @@ class ObjectJournal:
             self._unreleased_bytes -= self._sizes.popleft()[1]
         self._released = max(self._released, below)
         self._rest_if_idle()
+
+    def release_all(self) -> None:
+        """Releases all slots that were acknowledged."""
+        self.release(self._acknowledged)
 
     async def close(self) -> None:
         self._closed = True
@@ -262,10 +277,10 @@ class ObjectJournal:
     def _has_room(self) -> bool:
         return sum(not slot.is_rest for slot in self._under_way) < self.window
 
-    def _begin(self, frames: Sequence[Frame], *, is_rest: bool = False) -> _Slot:
+    def _put(self, frames: Sequence[Frame], *, is_rest: bool = False) -> _Slot:
         """Begins to put a slot by rules 1 and 2."""
         number, self._next = self._next, self._next + 1
-        header = self._headers.make(SlotKind.DATA, number, self._released, self._acknowledged)
+        header = self._headers.make(SlotKind.DATA, number, self._released, self._acknowledged, self._commits)
         slot = _Slot(header, is_rest, self._writer.begin(header, frames))
         self._under_way.append(slot)
         slot.put.add_done_callback(self._end_put)
@@ -321,7 +336,7 @@ class ObjectJournal:
         """Puts the empty slot of rule 6 after a pause."""
         await self._sleep(self._pace.idle_s)
         if self._error is None:
-            self._begin((), is_rest=True)
+            self._put((), is_rest=True)
 
     async def _clean(self) -> None:
         """Deletes slots by rule 5. A deletion that fails is tried again when a later slot is acknowledged."""

@@ -52,6 +52,7 @@ from seaweedq.errors import JournalDamaged, NeedsNewerBroker, SeaweedqError, Sto
 from seaweedq.journal.interface import AHEAD_BYTES, NOTHING_SEEN, Claim, Seen, highest
 from seaweedq.journal.object_format import (
     BATCH,
+    COPY,
     JOURNALS_FOLDER,
     PAGE,
     Run,
@@ -104,23 +105,17 @@ class DeadObjectJournal:
     async def fence(self) -> None:
         self._slots = await fence(self._store, self._headers, self._is_recovered)
 
-    def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
+    @property
+    def numbers(self) -> range:
+        """Returns the numbers of the slots that count, once they are fenced."""
         assert self._slots is not None, "the journal was not fenced"
-        return read_slots(self._store, self._broker, self._slots, claim)
+        return self._slots
+
+    def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
+        return read_slots(self._store, self._broker, self.numbers, claim)
 
     async def terms(self) -> dict[tuple[str, int], Term]:
-        assert self._slots is not None, "the journal was not fenced"
-        return highest(await gather_bounded(BATCH, self._terms, self._slots))
-
-    async def _terms(self, number: int) -> dict[tuple[str, int], Term]:
-        name = slot_name(self._broker, number)
-        try:
-            data = await self._store.read(name, 0, INDEX_BYTES)
-            if (end := index_end(data, name)) > len(data):
-                data += await self._store.read(name, len(data), end)
-        except FileNotFoundError as error:
-            raise _missing(self._broker, number, "it was there before") from error
-        return slot_terms(data, name)
+        return await read_terms(self._store, self._broker, self.numbers)
 
     async def remove(self, stated: Seen = NOTHING_SEEN) -> None:
         await remove_slots(self._store, self._broker, stated)
@@ -180,13 +175,28 @@ async def read_slots(store: ObjectStore, broker: str, slots: range, claim: Claim
             except FileNotFoundError as error:
                 raise _missing(broker, number, "it was there before") from error
             del beginning
-            assert commit.number == number, "a slot has the number that was asked for"
             yield commit
             del commit  # its memory may be let go of while room for the next one is claimed
     finally:
         for task in ahead:
             task.cancel()
         await asyncio.gather(*ahead, return_exceptions=True)
+
+
+async def read_terms(store: ObjectStore, broker: str, slots: range) -> dict[tuple[str, int], Term]:
+    """Returns the highest term of each segment in slots that count. Raises as `read_slots`."""
+
+    async def read(number: int) -> dict[tuple[str, int], Term]:
+        name = slot_name(broker, number)
+        try:
+            data = await store.read(name, 0, INDEX_BYTES)
+            if (end := index_end(data, name)) > len(data):
+                data += await store.read(name, len(data), end)
+        except FileNotFoundError as error:
+            raise _missing(broker, number, "it was there before") from error
+        return slot_terms(data, name)
+
+    return highest(await gather_bounded(BATCH, read, slots))
 
 
 async def remove_slots(store: ObjectStore, broker: str, stated: Seen = NOTHING_SEEN) -> None:
@@ -323,6 +333,8 @@ async def _listed(store: ObjectStore) -> tuple[dict[str, list[int]], set[str]]:
     while names:
         for name in names:
             broker = name.removeprefix(JOURNALS_FOLDER).partition("/")[0]
+            if COPY in broker:
+                continue  # is of a recovery, and no journal by itself
             if (number := slot_number(name, broker)) is not None:
                 slots.setdefault(broker, []).append(number)
             elif name == done_name(broker):
@@ -356,10 +368,24 @@ async def sweep(
     known = await read_known()
     removed = 0
     for folder in found:
-        broker = folder.removeprefix(JOURNALS_FOLDER).removesuffix("/")
+        broker, copy, _ = folder.removeprefix(JOURNALS_FOLDER).removesuffix("/").partition(COPY)
         if broker not in known:
-            removed += await _remove(store, headers_of(broker))
+            removed += await (_remove_copy(store, folder) if copy else _remove(store, headers_of(broker)))
     return removed
+
+
+async def _remove_copy(store: ObjectStore, folder: str) -> int:
+    """Deletes a copy of a mirrored journal whose key is gone, if no object of it is younger than a week."""
+    names = await store.list(folder, limit=PAGE)
+    try:
+        if await store.age_s(names[-1]) < KEPT_S:
+            return 0
+    except (IndexError, FileNotFoundError):  # another leader's sweep is at it
+        return 0
+    for name in names:
+        reach("journals.sweep")
+        await store.delete(name)
+    return len(names)
 
 
 async def _remove(store: ObjectStore, headers: SlotHeaders) -> int:

@@ -22,6 +22,7 @@ from seaweedq.coordination.keys import (
     IMPORTS,
     JOURNALS,
     LEADER,
+    MIRRORS,
     PRINCIPALS,
     RETENTION,
     REVOCATIONS,
@@ -124,6 +125,17 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     CLUSTER: ([], st.builds(records.ClusterRecord, cluster=st.text())),
     LEADER: ([], st.builds(records.LeaderRecord, broker=NAMES)),
     JOURNALS: ([NAMES], st.builds(records.JournalRecord, kind=st.sampled_from(["file", "object"]), place=st.text())),
+    MIRRORS: (
+        [NAMES],
+        st.builds(
+            records.MirrorsRecord,
+            state=st.sampled_from(["open", "closed", "decided"]),
+            members=st.lists(st.builds(records.MirrorMember, broker=NAMES, holding=st.text()), max_size=3).map(tuple),
+            change=COUNTS,
+            copy=st.text(),
+            slots=COUNTS,
+        ),
+    ),
     WAITING: (
         [NAMES],
         st.builds(
@@ -377,6 +389,7 @@ def test_snapshots_have_all_kinds_but_leased_ones_and_a_few() -> None:
         "snapshots",
         "watermark",
         "waiting",
+        "mirrors",
     }
     assert is_in_snapshots("a-kind-of-a-later-version/x")
     assert is_in_snapshots("topics/url-secret")

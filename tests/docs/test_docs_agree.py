@@ -194,8 +194,8 @@ def test_fail_points():
     placed = {name for text in texts for name in re.findall(r'\breach\("([\w.]+)"\)', text)}
     both = {step for text in texts for step in re.findall(r'\bself\._reach\("(\w+)"\)', text)}
     placed |= {f"{kind}.{step}" for kind in ("import", "write") for step in both}  # one runner has both
-    names = ("protocol.md", "by-reference.md", "lost-coordination.md", "object-journal.md", "scaling.md")
-    pages = [line for name in names for line in page(name).splitlines()]
+    names = ("protocol", "by-reference", "lost-coordination", "object-journal", "mirrored-journal", "scaling")
+    pages = [line for name in names for line in page(f"{name}.md").splitlines()]
     tables = "\n".join(line for line in pages if line.startswith("|"))
     named = set(re.findall(r"`([a-z]+\.[a-z]+)`", tables))
     assert placed

@@ -15,6 +15,7 @@ from seaweedq.journal.interface import DeadJournal, Journals, JournalUnreachable
 from seaweedq.journal.object_journal import ObjectJournal
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support.journal.mirrors import MemoryMirrors
 from tests.support.levels import newest
 from tests.support.paths import ROOT
 
@@ -24,7 +25,7 @@ OWN_MODULES = ("backends", "file_", "object_", "memory_")
 def opened(folder: Path, kind: str) -> Journals:
     setup = journal_setup(Settings(data_dir=folder, journal=kind), SystemClock(), SystemIds(), {})
     setup.home.lock()
-    return setup.open(MemoryStore(), newest, seen_nothing)
+    return setup.open(MemoryStore(), newest, seen_nothing, MemoryMirrors())
 
 
 async def refused(dead: DeadJournal) -> str:

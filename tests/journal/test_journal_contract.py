@@ -157,12 +157,18 @@ async def left_behind(backend: Backend, commits: int) -> None:
 
 
 async def read(dead: DeadJournal) -> list[int]:
-    """The numbers of the commits, each of which holds what was written."""
+    """The numbers of the commits, each of which holds what was written. Several may be in one, by the last number."""
     numbers = []
     async for commit in dead.commits(unbounded):
-        assert [bytes(frame.payload) for frame in commit.frames] == [payload(commit.number)]
-        numbers.append(commit.number)
+        numbers += [number_of(frame) for frame in commit.frames]
+        assert numbers[-1] == commit.number
     return numbers
+
+
+def number_of(frame: Frame) -> int:
+    number = int(bytes(frame.payload).partition(b":")[0])
+    assert bytes(frame.payload) == payload(number)
+    return number
 
 
 async def recovered(backend: Backend) -> list[int]:
@@ -296,7 +302,7 @@ async def test_a_reader_may_stop_anywhere(backend: Backend) -> None:
     dead = backend.open_dead()
     await dead.fence()
     reading = dead.commits(unbounded)
-    assert (await anext(reading)).number == 0
+    assert number_of((await anext(reading)).frames[0]) == 0
     await reading.aclose()
     assert await read(dead) == list(range(40))
     await dead.close()
@@ -310,7 +316,7 @@ async def test_whoever_comes_after_a_crash_between_two_steps_begins_again(backen
         await dead.fence()
     if steps >= 2:
         reading = dead.commits(unbounded)
-        assert (await anext(reading)).number == 0
+        assert number_of((await anext(reading)).frames[0]) == 0
         await reading.aclose()
     if steps >= 3:
         assert await read(dead) == list(range(8))
@@ -363,6 +369,8 @@ async def test_a_removal_says_so_before_the_first_of_it_goes(backend: Backend, i
 
 async def test_a_journal_is_needed_from_its_first_commit_until_it_is_done(backend: Backend) -> None:
     """And says what its broker had seen of coordination at its newest commit."""
+    if not backend.is_listed:
+        pytest.skip("no rebuild finds the memory of other brokers")
     assert await backend.writer.needed() == []
     journal = backend.create()
     assert await backend.writer.needed() == []

@@ -16,8 +16,11 @@ from seaweedq.broker.cluster.suspecting import OwnRevocations
 from seaweedq.broker.log.memory_budget import UnusedMemory
 from seaweedq.checks import using
 from seaweedq.cli.server.broker_process import OVERTIME_S
+from seaweedq.cli.server.journals import new_holdings
+from seaweedq.coordination import keys
 from seaweedq.coordination.membership import BackgroundWork
 from seaweedq.errors import DataFolderInUse, Unavailable
+from seaweedq.journal.holdings import Holdings
 from seaweedq.settings import Settings
 from tests.simulation.backends import CoordinationServer, SimulatedCoordination, SimulatedStore, StoreServer
 from tests.simulation.disks import DiskMachine, LifeDisk
@@ -57,6 +60,7 @@ class Process:
     clock: LifeClock
     broker: Broker | None = None
     renewing: Life | None = None
+    holdings: Holdings | None = None
     coordination: SimulatedCoordination | None = None
     ended: bool = False
     leaving: asyncio.Event = field(default_factory=asyncio.Event)  # it was told to end
@@ -144,6 +148,22 @@ class Cluster:
         elif process.leaving.is_set():
             process.comes_back = True
 
+    def is_last_mirror(self, number: int) -> bool:
+        """Whether this process has the last holding of a set, or owns the journal if there is none: what is lost with
+        the owner and all mirrors is lost."""
+        for entry in self.coordination.engine.range(keys.MIRRORS.prefix(), "", 500).entries:
+            (owner,), record = keys.MIRRORS.parse(entry.key), keys.MIRRORS.require(entry).record
+            wanted = {one.holding for one in record.members}
+            there = {
+                process.number
+                for process in self.processes.values()
+                if process.holdings and not process.life.is_dead and process.holdings.of(owner) & wanted
+            }
+            is_owner = owner.startswith(f"b{number}.")
+            if wanted and there <= {number} and (there or is_owner) and record.state != "decided":
+                return True
+        return False
+
     def disk(self, number: int) -> DiskMachine:
         """The disk of a process's machine."""
         return self.disks[number % len(self.disks)]
@@ -224,6 +244,8 @@ class Cluster:
 
         process.coordination = SimulatedCoordination(self.coordination, process.life)
         machine = Machine(process.clock, SeededIds(self.seed * 1_000_003 + self.environments), renewing, disk)
+        if process.holdings is None:
+            process.holdings = new_holdings(settings, machine.ids)
         return environment(
             settings,
             SimulatedStore(self.store),
@@ -234,6 +256,7 @@ class Cluster:
             in_place,
             machine=machine,
             revoked=revoked,
+            holdings=process.holdings,
         )
 
     def _reach(self, place: str) -> None:

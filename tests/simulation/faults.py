@@ -81,6 +81,8 @@ class Faults:
     def _strike(self, fault: Fault, number: int) -> None:
         """What has to happen at the very step at which a fail point is reached."""
         life = self._cluster.processes[number].life
+        if fault.kind in ("kill", "power") and self._cluster.is_last_mirror(number):
+            return
         if fault.kind == "kill":
             life.die()
         elif fault.kind == "power":
@@ -108,6 +110,8 @@ class Faults:
         weather, store, coordination = cluster.network.weather, cluster.store.trouble, cluster.coordination.trouble
         disk = cluster.disk(number).trouble
         others = [f"http://b{n}" for n in range(BROKERS) if n != number]
+        if kind in ("kill", "power", "restart") and not process.life.is_dead and cluster.is_last_mirror(number):
+            return _nothing
         if kind == "kill":
             process.life.die()
             return lambda: cluster.again(number)

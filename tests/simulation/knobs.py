@@ -31,7 +31,7 @@ WINDOW = "broker.subscriptions.window.WINDOW"
 CONSTANTS: dict[str, tuple[int, ...]] = {
     "broker.log.group_commit.COMMIT_BYTES": (2_000, 30_000),
     "broker.log.flusher.ENTRY_BYTES": (5_000, 50_000),
-    "broker.maintenance.MAX_OBJECTS": (3, 30),
+    "journal.object_journal.MOST_SLOTS": (3, 30),
     "broker.publish.forwarder.FLIGHTS": (1,),
     "broker.publish.forwarder.FORWARD_BYTES": (2_000,),
     "broker.publish.publisher.INLINE_ROWS": (2,),

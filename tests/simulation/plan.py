@@ -61,6 +61,16 @@ REBUILDING = tuple(
     for place in ("generation", "announced", "saved", "replacing", "page", "replaced", "backed", "done")
 )
 
+MIRRORED = (
+    *(("kill", place) for place in ("mirror.hold", "mirror.held", "mirrors.append", "mirrors.changed")),
+    *(("kill", place) for place in ("mirrors.stored", "mirrors.closed", "mirrors.copied", "mirrors.decided")),
+    *(("pause", place) for place in ("mirrors.append", "mirror.hold", "mirrors.change", "mirrors.closed")),
+    *(("pause", place) for place in ("mirrors.fenced", "mirrors.copied", "mirror.held")),
+    *(("cut from coordination", "mirrors.change"), ("outlawed", "mirror.hold"), ("outlawed", "mirrors.change")),
+    *(("lost transactions", "mirrors.change"), ("late transactions", "mirrors.change")),
+)
+"""Further faults of a mirrored journal."""
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -125,12 +135,19 @@ def draw(
     goes_back |= rng.random() < 0.25  # acks from around it may be forgotten, so cursors are judged less
     faults = tuple(fault for fault in _faults(rng, length_s, gap_s, goes_back) if fault.kind in kinds)
     is_storm = rng.random() < 0.2  # moves and splits with commits under way, and nothing else
+    drawn = knobs.draw(rng)
+    journal = rng.choice(["object", "object" if goes_back else "mirrored", "file"])
+    machines = rng.choice([1, BROKERS])
+    if journal == "mirrored":
+        machines = BROKERS  # not all memory is lost at once
+        more = _on_mirrors(random.Random(f"mirrors {seed}"), length_s)
+        faults += tuple(fault for fault in more if fault.kind in kinds)
     return Plan(
         seed,
         length_s,
-        knobs=knobs.draw(rng),
-        journal=rng.choice(["object", "object", "file"]),
-        machines=rng.choice([1, BROKERS]),
+        knobs=drawn,
+        journal=journal,
+        machines=machines,
         calls_per_s=rng.choice([8.0] if is_storm else [0.5, 1.0, 2.0]),
         publishers=rng.choice([2, 4, 6, 9]),
         consumers=tuple(rng.sample(("ordered", "keyed", "shared"), 0 if is_storm else rng.randint(0, 3))),
@@ -166,6 +183,13 @@ def _faults(rng: random.Random, length_s: float, gap_s: float, goes_back: bool) 
             yield Fault(kind, at_s, rng.choice([rng.uniform(0.3, 1), _time(rng)]), -1, amount, place)
         if place == "checkpoint.write":  # what it writes late counts for whoever takes over next
             yield Fault("kill", at_s + for_s, _time(rng), -1, 0.0, "commit.append")
+
+
+def _on_mirrors(rng: random.Random, length_s: float) -> Iterator[Fault]:
+    at_s = 8.0
+    while (at_s := at_s + rng.expovariate(0.1)) < length_s - 10:
+        kind, place = rng.choice(MIRRORED)
+        yield Fault(kind, at_s, _time(rng), -1, rng.random(), place, rng.choice([1, 1, 2, 10]))
 
 
 def _time(rng: random.Random) -> float:

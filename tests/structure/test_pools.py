@@ -12,6 +12,7 @@ COMPUTING = {  # what these modules call in a thread of the default pool
     "storage/s3_requests.py": "a checksum",
     "journal/object_recovery.py": "decoding",
     "journal/object_journal.py": "encoding",
+    "journal/mirrored_recovery.py": "decoding and encoding",
     "broker/log/entry_writer.py": "encoding",
     "broker/log/memory_budget.py": "a trim of the heap",
 }

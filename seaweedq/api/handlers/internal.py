@@ -15,6 +15,9 @@ from seaweedq.api.services import Parts
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.load import FoundHistory, LoadReport
 from seaweedq.broker.rpc import (
+    FENCE,
+    HELD,
+    HOLD,
     BrokerStatus,
     EndsCall,
     ErrorMessage,
@@ -36,6 +39,7 @@ from seaweedq.broker.streams import LEAVE, NEXT
 from seaweedq.broker.subscriptions import WAITS
 from seaweedq.broker.topics import Topic
 from seaweedq.errors import Forbidden, NotOwner, PeerRefused, RouteNotFound, SeaweedqError, UnreadableBody
+from seaweedq.journal.holdings import FenceCall, HeldCall
 
 HELLO = "hello"
 FORWARD_BYTES = 64 * 1024 * 1024  # of a body; forwards are cut at 8 MiB, and one forwarded frame may be larger
@@ -47,22 +51,28 @@ _encode = msgspec.msgpack.encode
 @dataclass(frozen=True, slots=True)
 class _Call:
     """An internal call: its handler, the decoder of its message (None if it takes no message), and whether the handler
-    takes a topic as its first argument."""
+    takes a topic as its first argument. Brokers answer a call about a holding until the end of a stop; its handler
+    takes the caller's id first, and returns bytes."""
 
     handler: Callable[..., Awaitable[Any]]
     decode: Callable[[bytes], Any] | None
     has_topic: bool
+    of_holding: bool
 
 
 _CALLS: dict[str, _Call] = {}
 
 
-def _answers(name: str, takes: Any = None, topic: bool = False) -> Callable[[Handler], Handler]:
+def _raw(content: bytes) -> bytes:
+    return bytes(content)
+
+
+def _answers(name: str, takes: Any = None, topic: bool = False, holding: bool = False) -> Callable[[Handler], Handler]:
     """Declares a call with this name. `takes` is the message's type, or a function that decodes its bytes."""
 
     def declare(handler: Handler) -> Handler:
         decode = msgspec.msgpack.Decoder(takes).decode if isinstance(takes, type) else takes
-        _CALLS[name] = _Call(handler, decode, topic)
+        _CALLS[name] = _Call(handler, decode, topic, holding)
         return handler
 
     return declare
@@ -89,11 +99,15 @@ class Internal:
             if name == HELLO:
                 return Answer(200, _encode(self.peers.welcome(request)))
             if self.peers.is_authenticated(request):
-                self.broker.readiness.check_joined()
-                if (call := _CALLS.get(name)) is None:
+                call = _CALLS.get(name)
+                if call is None or not call.of_holding:
+                    self.broker.readiness.check_joined()
+                if call is None:
                     raise RouteNotFound(f"there is no internal call {name[:200]}")
                 async with self.reader.body_of_peer(request, FORWARD_BYTES) as content:
                     asked = () if call.decode is None else (call.decode(content),)
+                    if call.of_holding:
+                        return Answer(200, await call.handler(self, request.sender, *asked))
                     if call.has_topic:
                         asked = (await self._topic(*asked), *asked)
                     return Answer(200, _encode(await call.handler(self, *asked)))
@@ -147,6 +161,18 @@ class Internal:
     @_answers("recover", RecoverCall)
     async def recover(self, call: RecoverCall) -> bool:
         return await self.broker.recovery.requested.recover(call.broker)
+
+    @_answers(HOLD, _raw, holding=True)
+    async def hold(self, caller: str, data: bytes) -> bytes:
+        return _encode(self.broker.process.journals.holdings.hold(caller, data))
+
+    @_answers(FENCE, FenceCall, holding=True)
+    async def fence(self, caller: str, call: FenceCall) -> bytes:
+        return _encode(self.broker.process.journals.holdings.fence(call.owner))
+
+    @_answers(HELD, HeldCall, holding=True)
+    async def held(self, caller: str, call: HeldCall) -> bytes:
+        return self.broker.process.journals.holdings.held(call)
 
     @_answers("history", HistoryCall)
     async def history(self, call: HistoryCall) -> FoundHistory:

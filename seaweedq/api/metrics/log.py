@@ -44,6 +44,16 @@ USD = gauge(
     "Monthly cost of the object journal's puts at the current rate, if put_usd_per_1000 is set",
     watch="more than you want to pay: [the costs](../operate/costs.md)",
 )
+MIRRORS = gauge(
+    "seaweedq_journal_mirrors",
+    "Brokers that hold this broker's commits in memory; 0 unless its journal is mirrored",
+    watch="0 with `journal=mirrored`: publishes wait for the store",
+)
+HELD = gauge(
+    "seaweedq_mirror_bytes",
+    "Bytes held for the mirrored journals of other brokers",
+    watch="at `mirror_memory_bytes`: other brokers drop this mirror",
+)
 TAILS = gauge("seaweedq_tails", "Segments with messages that are not in a Parquet file yet")
 TAIL_BYTES = gauge(
     "seaweedq_tail_bytes",
@@ -55,7 +65,7 @@ TAIL_AGE = gauge(
     "Age of the oldest message that is not in a Parquet file yet",
     watch="above `flush_max_age_s` plus 15 minutes: writes to the store fail",
 )
-LOG = (MESSAGES, BYTES, COMMITS, COMMIT_DURATION, UNRELEASED, PUTS, USD)
+LOG = (MESSAGES, BYTES, COMMITS, COMMIT_DURATION, UNRELEASED, PUTS, USD, MIRRORS, HELD)
 FILES = (TAILS, TAIL_BYTES, TAIL_AGE, FLUSHES, FLUSH_DURATION)
 
 REQUEST_BYTES = gauge("seaweedq_request_bytes", "Bytes held by requests and their responses")
@@ -129,6 +139,8 @@ def log_metrics(broker: Broker) -> Iterator[Metric]:
     yield PUTS.of(puts.puts if puts else 0)
     rate = puts.rate(clock.monotonic_s()) if puts else 0.0
     yield USD.of(rate * MONTH_S * broker.process.settings.put_usd_per_1000 / 1000)
+    yield MIRRORS.of(len(log.journal.mirrors))
+    yield HELD.of(broker.process.journals.holdings.size_bytes)
 
 
 def store_metrics(broker: Broker) -> Iterator[Metric]:

@@ -28,7 +28,7 @@ on.
 
 import asyncio
 import logging
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 from seaweedq import levels
 from seaweedq.broker.admin_changes import AdminChanges
@@ -58,9 +58,9 @@ ANSWER_S = 5.0
 
 
 class JournalRegistration:
-    """The key of one broker's journal, which `record` describes. It is in the store as well if `is_exclusive`: else a
-    rebuild of coordination knows nothing of a journal on a machine that is gone, if the broker joined since the newest
-    snapshot."""
+    """The key of one broker's journal, which `record` describes, and the `first_keys` that come with it. It is in the
+    store as well if it `is_stored`: else a rebuild of coordination knows nothing of a journal that is not in the store,
+    if the broker joined since the newest snapshot."""
 
     def __init__(
         self,
@@ -69,13 +69,15 @@ class JournalRegistration:
         record: JournalRecord,
         generations: Generations,
         changes: AdminChanges,
-        is_exclusive: bool,
+        first_keys: Sequence[Put],
+        is_stored: bool,
     ) -> None:
         self._coordination = coordination
         self._membership = membership
         self._generations = generations
         self._changes = changes
-        self._is_exclusive = is_exclusive
+        self._first_keys = first_keys
+        self._is_stored = is_stored
         self._key = keys.JOURNALS.key(membership.broker)
         self._held = Versioned.new(record).replace(lowest=levels.LOWEST, highest=levels.HIGHEST)
 
@@ -83,10 +85,11 @@ class JournalRegistration:
         """Writes the key, so that if this broker dies while it starts, its folder's next broker ends its lease. Raises
         NotReady, StoreUnavailable, Fenced."""
         put = Put(self._key, keys.JOURNALS.encode(self._held))
-        revision = await self._coordination.commit([Compare(self._key, 0), self._membership.compare()], [put])
+        puts = [put, *self._first_keys]
+        revision = await self._coordination.commit([Compare(self._key, 0), self._membership.compare()], puts)
         if not revision:
             raise NotReady("this broker's lease expired while it was starting")
-        if self._is_exclusive:
+        if self._is_stored:
             await self._changes.put(revision, [put])
 
     async def retire(self, journal: Journal) -> None:
@@ -340,9 +343,10 @@ class Recovery(Service):
         mine = context.generations
         self.journals = JournalRecovery(coordination, membership, replay, context.journals, home, mine)
         described = context.journals.describe(context.broker)
-        is_exclusive = context.journals.is_exclusive(described)
+        first_keys = context.journals.first_keys(context.broker)
+        is_stored = context.journals.is_exclusive(described) or bool(first_keys)
         self.registration = JournalRegistration(
-            coordination, membership, described, mine, context.changes, is_exclusive
+            coordination, membership, described, mine, context.changes, first_keys, is_stored
         )
         self.requested = RequestedRecoveries(self.journals, coordination)
         self._membership = membership

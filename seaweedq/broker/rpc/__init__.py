@@ -17,6 +17,9 @@ from seaweedq.broker.rpc.messages import TopicCall as TopicCall
 from seaweedq.broker.rpc.messages import UseReport as UseReport
 from seaweedq.broker.rpc.messages import WaitsCall as WaitsCall
 from seaweedq.broker.rpc.messages import decode_forward as decode_forward
+from seaweedq.broker.rpc.mirrors import FENCE as FENCE
+from seaweedq.broker.rpc.mirrors import HELD as HELD
+from seaweedq.broker.rpc.mirrors import HOLD as HOLD
 from seaweedq.broker.rpc.peer_keyring import PeerVerifier as PeerVerifier
 from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER as HELLO_HEADER
 from seaweedq.broker.rpc.peer_sessions import STAMP_HEADER as STAMP_HEADER

@@ -28,7 +28,7 @@ from seaweedq.broker.rpc.client import Peers
 from seaweedq.cli.server.backends import open_coordination, open_store
 from seaweedq.cli.server.credentials import certificate_of, cluster_secret, draw_admin_token, trust_of
 from seaweedq.cli.server.http_server import HttpServer, listen, url_of
-from seaweedq.cli.server.journals import journal_setup
+from seaweedq.cli.server.journals import journal_setup, new_holdings
 from seaweedq.cli.server.live_line import LiveLine, shown_live
 from seaweedq.cli.server.machine import check_folders, keep_others_out
 from seaweedq.cli.server.stop_signals import StopDeadline, Stopped, StopSignals, log_hanging
@@ -70,6 +70,7 @@ class BrokerProcess:
         self._deadline = deadline
         self.was_ready = False
         self._revoked = OwnRevocations(SystemClock())
+        self._holdings = new_holdings(settings, SystemIds())
         self._certificate = certificate_of(settings)
         self._trust = trust_of(settings, self._certificate)
         self._pools: list[Pools] = []  # of all lives, as long as calls hang there
@@ -167,7 +168,7 @@ class BrokerProcess:
             settings,
             InstrumentedStore(store, clock),
             coordination,
-            journal_setup(settings, clock, ids, os.environ, sleep=self._stop.sleep),
+            journal_setup(settings, clock, ids, os.environ, sleep=self._stop.sleep, holdings=self._holdings),
             clock,
             ids,
             Peers(self._trust),

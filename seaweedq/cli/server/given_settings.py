@@ -178,6 +178,23 @@ def check_peer_port(settings: Settings) -> None:
         )
 
 
+def check_journal(settings: Settings) -> None:
+    """Raises InvalidRequest for a mirrored journal without other machines, or one that could never have enough
+    mirrors."""
+    if settings.journal_least_mirrors > settings.journal_mirrors:
+        raise InvalidRequest(
+            f"setting journal_least_mirrors={settings.journal_least_mirrors}: there are at most "
+            f"journal_mirrors={settings.journal_mirrors}",
+            field="journal_least_mirrors",
+        )
+    if settings.journal == "mirrored" and settings.coordination == "embedded":
+        raise InvalidRequest(
+            "setting journal='mirrored': coordination='embedded' is one machine, and all mirrors would fail with it; "
+            "use etcd, or journal=file",
+            field="journal",
+        )
+
+
 def check_members(settings: Settings) -> None:
     """Raises InvalidRequest for settings that do not fit several brokers on one machine."""
     if settings.member > (settings.brokers if settings.brokers > 1 else 0):

@@ -9,10 +9,20 @@ from urllib.parse import urlsplit
 
 from seaweedq.clock import Clock, Ids
 from seaweedq.formats import Level
-from seaweedq.journal.backends import FILE, OBJECT, FileJournals, JournalKinds, ObjectJournals
+from seaweedq.journal.backends import (
+    FILE,
+    MIRRORED,
+    OBJECT,
+    FileJournals,
+    JournalKinds,
+    MirroredJournals,
+    ObjectJournals,
+)
 from seaweedq.journal.disk import Disk
+from seaweedq.journal.holdings import Holdings
 from seaweedq.journal.home_folder import HomeFolder
-from seaweedq.journal.interface import Journals, JournalSetup, SeenNow
+from seaweedq.journal.interface import Journals, JournalSetup, Mirrors, SeenNow
+from seaweedq.journal.mirrored_journal import MirrorRules
 from seaweedq.journal.pacing import Pace
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import ObjectStore
@@ -40,21 +50,35 @@ def journal_setup(
     environ: Mapping[str, str],
     disk: Disk | None = None,
     sleep: Callable[[float], None] = time.sleep,
+    holdings: Holdings | None = None,
 ) -> JournalSetup:
     """Returns a broker's home folder and its journals. The broker writes the kind of journal that the settings name,
-    and recovers all kinds. `sleep` waits for an earlier holder of the folder; `environ` has AWS's variables."""
+    and recovers all kinds. `sleep` waits for an earlier holder of the folder; `environ` has AWS's variables,
+    `holdings` what earlier lives of the process hold for other brokers."""
     disk = disk or Disk()
     home = HomeFolder(settings.home, disk, ids, sleep)
     pace, why = object_pace(settings, environ)
-    if settings.journal_kind == OBJECT:
+    rules = MirrorRules(
+        settings.journal_mirrors,
+        settings.journal_least_mirrors,
+        settings.journal_exposure_s,
+        settings.mirror_patience_s,
+    )
+    if settings.journal_kind != FILE:
         logger.info("pace of the journal's puts: %s", why)
 
-    def open_journals(store: ObjectStore, level: Level, seen: SeenNow) -> Journals:
+    def open_journals(store: ObjectStore, level: Level, seen: SeenNow, mirrors: Mirrors) -> Journals:
         files = FileJournals(home, disk, ids, settings.journal_file_bytes, level, seen)
         objects = ObjectJournals(home, store, clock, ids, pace, level, seen)
-        return JournalKinds({FILE: files, OBJECT: objects}, settings.journal_kind)
+        mirrored = MirroredJournals(objects, mirrors, rules)
+        return JournalKinds({FILE: files, OBJECT: objects, MIRRORED: mirrored}, settings.journal_kind)
 
-    return JournalSetup(home, open_journals)
+    return JournalSetup(home, open_journals, new_holdings(settings, ids) if holdings is None else holdings)
+
+
+def new_holdings(settings: Settings, ids: Ids) -> Holdings:
+    """Returns what a process that begins holds of other brokers' journals: nothing."""
+    return Holdings(settings.mirror_memory_bytes, ids)
 
 
 def object_pace(settings: Settings, environ: Mapping[str, str]) -> tuple[Pace, str]:

@@ -107,13 +107,20 @@ def _run(settings: Settings, line: LiveLine | None) -> None:
     """Runs a broker, or the parent process of several. Modules that help and settings' errors do not need are imported
     here."""
     gc.disable()  # imported objects stay: collecting them again and again takes a sixth of a start
-    from seaweedq.cli.server.given_settings import check_advertised, check_auth, check_members, check_peer_port
+    from seaweedq.cli.server.given_settings import (
+        check_advertised,
+        check_auth,
+        check_journal,
+        check_members,
+        check_peer_port,
+    )
     from seaweedq.cli.server.stop_signals import end_with_parent
 
     check_auth(settings)
     check_advertised(settings)
     check_members(settings)
     check_peer_port(settings)
+    check_journal(settings)
     if settings.brokers > 1 and not settings.member:
         from seaweedq.cli.server.supervise import supervise  # a broker needs none of it
 

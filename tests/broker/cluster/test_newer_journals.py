@@ -22,8 +22,9 @@ from seaweedq.errors import NeedsNewerBroker, NotOwner, PeerTooOld, Unavailable
 from seaweedq.formats import Level, needs_newer
 from seaweedq.journal.backends import JournalKinds, ObjectJournals
 from seaweedq.journal.disk import Disk
+from seaweedq.journal.holdings import Holdings
 from seaweedq.journal.home_folder import HomeFolder
-from seaweedq.journal.interface import Journals, JournalSetup, SeenNow
+from seaweedq.journal.interface import Journals, JournalSetup, Mirrors, SeenNow
 from seaweedq.journal.pacing import Pace
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import ObjectStore
@@ -54,13 +55,13 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     ) -> JournalSetup:
         home = HomeFolder(settings.home, disk or Disk(), ids)
 
-        def opened(store: ObjectStore, level: Level, seen: SeenNow) -> Journals:
+        def opened(store: ObjectStore, level: Level, seen: SeenNow, mirrors: Mirrors) -> Journals:
             kinds: dict[str, Journals] = {"object": ObjectJournals(home, store, clock, ids, Pace(4), level, seen)}
             if settings.name in names:
                 kinds["later"] = LaterJournals(home, store, clock, ids, Pace(4), level, seen)
             return JournalKinds(kinds, "later" if settings.name in WRITERS else "object")
 
-        return JournalSetup(home, opened)
+        return JournalSetup(home, opened, Holdings(1 << 20, ids))
 
     monkeypatch.setattr(environments, "journal_setup", setup)
     return names

@@ -30,6 +30,7 @@ from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import make_topic, publish, running
 from tests.support.brokers.sealers import BARE, OWN_FOLDER, sealer
+from tests.support.journal.mirrors import MemoryMirrors
 
 ONE, TWO = sealer("one"), sealer("two")
 FIRST = Generation(1, "n" * 32)
@@ -77,7 +78,9 @@ class World:
         """Rebuilds, as a broker with these secrets does."""
         setup = journal_setup(Settings(data_dir=folder, journal="object"), SystemClock(), SystemIds(), {})
         setup.home.lock()
-        search = JournalSearch(setup.open(self.store, lambda: HIGHEST, lambda: (1, 0)), self.coordination)
+        search = JournalSearch(
+            setup.open(self.store, lambda: HIGHEST, lambda: (1, 0), MemoryMirrors()), self.coordination
+        )
         backups = Backups(self.store, of, Generations(self.store), lambda: HIGHEST)
         clock, ids = SystemClock(), SystemIds()
         made = Rebuilding(self.coordination, self.store, self.store, backups, search, clock, ids, 0.01, "")

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from seaweedq.clock import Clock, Ids
+from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import Fenced, JournalUnavailable
 from seaweedq.formats import Level
 from seaweedq.journal.backends import JournalKinds
 from seaweedq.journal.disk import Disk
+from seaweedq.journal.holdings import Holdings
 from seaweedq.journal.home_folder import HomeFolder
 from seaweedq.journal.interface import (
     NOTHING_SEEN,
@@ -22,6 +24,7 @@ from seaweedq.journal.interface import (
     Journals,
     JournalSetup,
     JournalUnreachable,
+    Mirrors,
     NeededJournal,
     Seen,
     SeenNow,
@@ -52,6 +55,8 @@ class QuorumJournal:
     """A commit is durable when two of three peers have it."""
 
     window = 1
+    most_unreleased = 0
+    mirrors: tuple[str, ...] = ()
     unreleased_bytes = 0
     budget = None
 
@@ -127,6 +132,9 @@ class Quorums:
     def describe(self, broker: str) -> JournalRecord:
         return JournalRecord("quorum", self._home.id)
 
+    def first_keys(self, broker: str) -> Sequence[Put]:
+        return ()
+
     def create(self, broker: str) -> Journal:
         return QuorumJournal(self._peers, broker)
 
@@ -156,10 +164,10 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> list[Peer]:
     ) -> JournalSetup:
         home = HomeFolder(settings.home, disk or Disk(), ids)
 
-        def opened(store: ObjectStore, level: Level, seen: SeenNow) -> Journals:
+        def opened(store: ObjectStore, level: Level, seen: SeenNow, mirrors: Mirrors) -> Journals:
             return JournalKinds({"quorum": Quorums(home, made)}, "quorum")
 
-        return JournalSetup(home, opened)
+        return JournalSetup(home, opened, Holdings(1 << 20, ids))
 
     monkeypatch.setattr(environments, "journal_setup", setup)
     return made

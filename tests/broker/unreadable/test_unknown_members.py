@@ -54,6 +54,7 @@ ALONE = {
     keys.STARTS,
     keys.RETENTION,
     keys.SNAPSHOTS,
+    keys.MIRRORS,
 }  # their writers are tested alone below
 FREE = {"scaling", "schema", "attempts", "start", "fields"}  # members without a form
 T = "/v1/topics/t"

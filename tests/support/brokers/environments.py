@@ -6,6 +6,7 @@ from seaweedq.broker.imports.reader_process import StartReader, no_reader
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.cli.server.journals import journal_setup
 from seaweedq.coordination.interface import Coordination
+from seaweedq.journal.holdings import Holdings
 from seaweedq.settings import Settings
 from seaweedq.storage.instrumented import InstrumentedStore
 from seaweedq.storage.interface import ObjectStore
@@ -23,6 +24,7 @@ def environment(
     import_reader: StartReader = no_reader,
     machine: Machine | None = None,
     revoked: OwnRevocations | None = None,
+    holdings: Holdings | None = None,
 ) -> ProcessContext:
     """An environment on these backends, with the journal that the settings choose."""
     machine = machine or Machine()
@@ -31,7 +33,7 @@ def environment(
         settings,
         InstrumentedStore(store, clock),
         coordination,
-        journal_setup(settings, clock, ids, {}, machine.disk),
+        journal_setup(settings, clock, ids, {}, machine.disk, **({} if holdings is None else {"holdings": holdings})),
         clock,
         ids,
         peers or Peers(),

@@ -5,7 +5,7 @@ A new backend joins by a line in BACKENDS.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,29 @@ from msgspec.structs import replace
 from seaweedq.clock import SystemClock
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import StoreUnavailable
-from seaweedq.journal.backends import FileJournals, ObjectJournals
+from seaweedq.journal.backends import (
+    MIRRORED,
+    OBJECT,
+    FileJournals,
+    JournalKinds,
+    MirroredJournals,
+    ObjectJournals,
+)
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import file_path, journal_files
 from seaweedq.journal.file_recovery import read_journal
 from seaweedq.journal.home_folder import HomeFolder
 from seaweedq.journal.interface import NOTHING_SEEN, DeadJournal, Journal, Journals
 from seaweedq.journal.memory_journal import MemoryJournal, MemoryJournals
-from seaweedq.journal.object_format import SlotHeader, SlotKind, encode_slot, list_slots, slot_name
+from seaweedq.journal.mirrored_journal import MirroredJournal, MirrorRules
+from seaweedq.journal.object_format import SlotHeader, SlotKind, encode_slot, list_journal, list_slots, slot_name
 from seaweedq.journal.object_recovery import read_slots
 from seaweedq.journal.pacing import Pace
-from seaweedq.segments.frames import Commit
+from seaweedq.segments.frames import Commit, Frame
 from seaweedq.storage.memory import MemoryStore
 from tests.support.fixtures.services import s3_store
 from tests.support.journal.claims import unbounded
+from tests.support.journal.mirrors import MemoryMirrors
 from tests.support.journal.sim_disk import CountedIds, acks
 from tests.support.levels import newest
 from tests.support.storage.insistent import Insistent
@@ -55,6 +64,7 @@ class Backend(ABC):
     """One kind of journals over several processes, each with a home folder of its own."""
 
     pause_s = 0.001  # between appends that a fence can overtake
+    is_listed = True  # a commit is in a place that `needed` lists
 
     def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
         self.folder = folder
@@ -232,6 +242,61 @@ class InS3(InObjects):
         pytest.skip("S3 cannot be told to fail")
 
 
+class MirroredAlone(InObjects):
+    """Without mirrors: each commit is in the store before it is answered."""
+
+    def setup(self, request: pytest.FixtureRequest) -> None:
+        super().setup(request)
+        self.mirrors = MemoryMirrors(BROKER)
+
+    def journals(self, home: HomeFolder) -> Journals:
+        objects = ObjectJournals(
+            home, self.store, SystemClock(), self.ids, Pace(self.window), newest, lambda: self.seen
+        )
+        mirrored = MirroredJournals(objects, self.mirrors, MirrorRules())
+        return JournalKinds({OBJECT: objects, MIRRORED: mirrored}, MIRRORED)
+
+
+class Mirrored(MirroredAlone):
+    """With two mirrors, from the first commit on."""
+
+    settles_s = 0.02
+    is_listed = False
+
+    def setup(self, request: pytest.FixtureRequest) -> None:
+        super().setup(request)
+        self.mirrors.add("m1", "m2")
+
+    def create(self) -> Journal:
+        journal = super().create()
+        assert isinstance(journal, MirroredJournal)
+        append = journal.append
+
+        async def joined(frames: Sequence[Frame]) -> int:
+            while len(journal.mirrors) < 2 and self.mirrors.all:
+                await asyncio.sleep(0.01)
+            return await append(frames)
+
+        journal.append = joined  # type: ignore[method-assign]
+        return journal
+
+    async def held(self) -> list[Commit]:
+        """What a mirror has that nobody has fenced, once calls under way are done."""
+        await asyncio.sleep(self.settles_s)
+        if (await list_journal(self.store, BROKER)).is_done:
+            self.mirrors.all["m1"].holdings.forget(BROKER)  # as its broker does once the key says so
+        return [commit for one in self.mirrors.all["m1"].holdings.look(BROKER) for commit in one]
+
+    async def tear(self) -> None:
+        pytest.skip("memory is not torn")
+
+    async def damage(self, number: int) -> None:
+        pytest.skip("memory is not damaged")
+
+    def refuse_removals(self, after: int | None) -> None:
+        pytest.skip("memory goes at once")
+
+
 class Astray(InS3):
     """In a store that lists as SeaweedFS does, and answers late, twice, or not at all."""
 
@@ -246,6 +311,8 @@ BACKENDS: dict[str, Callable[[pytest.FixtureRequest, Path], Backend]] = {
     "file": InFiles,
     "object": InObjects,
     "object, one at a time": OneAtATime,
+    "mirrored": Mirrored,
+    "mirrored, alone": MirroredAlone,
     "object on S3": InS3,
     "object astray": Astray,
 }
@@ -254,6 +321,8 @@ IN_BACKENDS = [
     "file",
     "object",
     "object, one at a time",
+    "mirrored",
+    "mirrored, alone",
     marked("object on S3", "service"),
     marked("object astray", "service", "long"),
 ]

@@ -10,6 +10,7 @@ from seaweedq.coordination.records import (
     BrokerRecord,
     JournalRecord,
     LeaderRecord,
+    MirrorsRecord,
     RevocationRecord,
     SuspicionRecord,
     WaitingRecord,
@@ -78,5 +79,6 @@ CASES: dict[keys.KeyKind[Any], Case] = {
     keys.LEADER: Case(lambda _: "leader", leader_broken, leader_whole, LeaderRecord("b9.x")),
     keys.WATERMARK: Case(lambda _: "watermark", nothing, nothing, WatermarkRecord(), noticed=False),
     keys.WAITING: Case(lambda _: "waiting/b9.home", nothing, nothing, WaitingRecord("http://b9"), noticed=False),
+    keys.MIRRORS: Case(lambda _: "mirrors/b9.x", nothing, nothing, MirrorsRecord("closed"), noticed=False),
     keys.JOURNALS: Case(lambda _: "journals/b9.gone", journal_broken, journal_whole, JournalRecord("file", "nowhere")),
 }

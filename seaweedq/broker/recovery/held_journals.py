@@ -1,0 +1,68 @@
+"""What this process holds of other brokers' mirrored journals: it goes once nobody can need it, and a broker that stops
+waits for that.
+
+A holding goes when its owner says so (journal/holdings), or when the owner's journal has no key any more, or was
+recovered: never because no set names it yet. The views may be behind, so the key is read again before.
+"""
+
+import asyncio
+import logging
+
+from seaweedq.broker.service import Service, Tasks
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Coordination
+from seaweedq.coordination.roster import Roster, is_recovered
+from seaweedq.coordination.versioned import Unreadable
+from seaweedq.errors import SeaweedqError
+from seaweedq.journal.holdings import Holdings
+
+LOOK_S = 5.0
+WAIT_S = 0.1
+logger = logging.getLogger(__name__)
+
+
+class HeldJournals(Service):
+    """Drops holdings, and waits for sets and recoveries that need them."""
+
+    def __init__(self, holdings: Holdings, coordination: Coordination, roster: Roster) -> None:
+        self._holdings = holdings
+        self._coordination = coordination
+        self._roster = roster
+
+    async def run(self) -> Tasks:
+        """Drops what nobody needs, for ever."""
+        return {"holdings": self._drop_often()}
+
+    async def hand_over(self) -> None:
+        """Waits until no set names a holding of this process: living owners replace its mirror, and dead ones are
+        recovered."""
+        while await self._are_named():
+            await asyncio.sleep(WAIT_S)
+
+    async def _drop_often(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self.drop()
+            except SeaweedqError as error:
+                logger.warning("holdings of dead brokers are not dropped yet: %s", error)
+
+    async def drop(self) -> None:
+        """Drops the holdings of journals that are gone or recovered. Raises CoordinationUnavailable."""
+        for owner in self._holdings.owners():
+            known = self._roster.journal(owner)
+            if known is not None and (isinstance(known, Unreadable) or not known.record.recovered):
+                continue
+            there = await self._coordination.get(keys.JOURNALS.key(owner))
+            if there is None or is_recovered(there):
+                self._holdings.forget(owner)
+
+    async def _are_named(self) -> bool:
+        for owner in self._holdings.owners():
+            there = await self._coordination.get(keys.MIRRORS.key(owner))
+            known = keys.MIRRORS.read(there) if there else None
+            if known is None or isinstance(known, Unreadable) or known.record.state == "decided":
+                continue
+            if self._holdings.of(owner) & {one.holding for one in known.record.members}:
+                return True
+        return False

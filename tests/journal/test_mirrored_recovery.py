@@ -1,0 +1,126 @@
+"""The recovery of a mirrored journal: one holding is enough, one copy counts, and what is unknown is never empty."""
+
+import asyncio
+import json
+
+import pytest
+
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Put
+from seaweedq.errors import Fenced
+from seaweedq.journal.interface import JournalUnreachable
+from seaweedq.journal.mirroring import Span
+from seaweedq.journal.object_format import list_slots
+from tests.support.journal.claims import unbounded
+from tests.support.journal.mirrored import BROKER, KEY, Mirrored, until
+from tests.support.journal.sim_disk import acks
+
+pytestmark = pytest.mark.default
+
+
+async def filled(world: Mirrored, *mirrors: str, commits: int = 3) -> None:
+    """A journal whose owner has died."""
+    journal = await world.begin(*mirrors)
+    for number in range(commits):
+        await journal.append(acks(b"%d" % number))
+    await journal.close()
+
+
+@pytest.mark.parametrize("left", ["m1", "m2"])
+async def test_any_holding_of_the_set_is_enough(left: str) -> None:
+    world = Mirrored()
+    await filled(world, "m1", "m2")
+    world.kill({"m1": "m2", "m2": "m1"}[left])
+    assert await world.recovered() == [b"0", b"1", b"2"]
+    world.kill(left)
+    assert await world.recovered() == [b"0", b"1", b"2"], "the store has it by now"
+
+
+async def test_without_any_the_journal_is_unknown_and_never_empty() -> None:
+    world = Mirrored()
+    await filled(world, "m1", "m2")
+    world.mirrors.all["m1"].silent = True
+    world.kill("m2")
+    for _ in range(2):
+        with pytest.raises(JournalUnreachable, match="m1"):
+            await world.recovered()
+    world.mirrors.all["m1"].silent = False
+    assert await world.recovered() == [b"0", b"1", b"2"]
+
+
+async def test_a_mirror_that_began_again_has_nothing_to_say() -> None:
+    world = Mirrored()
+    await filled(world, "m1", "m2")
+    world.mirrors.add("m1", "m2")
+    with pytest.raises(JournalUnreachable):
+        await world.recovered()
+
+
+async def test_of_two_recoveries_one_copy_counts() -> None:
+    """Two mirrors, of which one has more: both recoveries replay the same."""
+    world = Mirrored()
+    journal = await world.begin("m1", "m2")
+    await journal.append(acks(b"0"))
+    world.mirrors.all["m1"].silent = True
+    sending = asyncio.create_task(journal.append(acks(b"1")))
+    await until(lambda: any(len(one) == 2 for one in world.mirrors.all["m2"].holdings.look(BROKER)))
+    await journal.close()
+    await asyncio.gather(sending, return_exceptions=True)
+    one, other = world.dead(), world.dead()
+    world.mirrors.all["m1"].silent, world.mirrors.all["m2"].silent = False, True
+    await one.fence()
+    world.mirrors.all["m1"].silent, world.mirrors.all["m2"].silent = True, False
+    await other.fence()
+    for dead in (one, other):
+        found = [bytes(frame.payload) async for commit in dead.commits(unbounded) for frame in commit.frames]
+        assert found == [b"0"]
+
+
+async def test_a_change_that_is_late_finds_the_key_closed() -> None:
+    world = Mirrored()
+    journal = await world.begin("m1")
+    await journal.append(acks(b"0"))
+    assert await world.recovered() == [b"0"]
+    world.mirrors.add("m2")
+    with pytest.raises(Fenced):
+        await journal.append(acks(b"1"))
+    record = await world.set_of()
+    assert record is not None
+    assert (record.state, len(record.members)) == ("decided", 1)
+    await journal.close()
+
+
+async def test_a_fence_answers_with_what_is_there_as_of_the_fence() -> None:
+    world = Mirrored()
+    await filled(world, "m1")
+    held = world.mirrors.all["m1"].holdings
+    (fenced,) = held.fence(BROKER)
+    assert Span(fenced.first, fenced.end) == Span(0, 3)
+    journal = await world.begin()
+    await journal.close()
+    assert [len(one) for one in held.look(BROKER)] == [3]
+
+
+async def test_a_removal_leaves_no_copy_and_no_set() -> None:
+    world = Mirrored()
+    await filled(world, "m1", "m2")
+    dead = world.dead()
+    await dead.fence()
+    assert any("~" in name for name in world.slots)
+    for _ in range(2):
+        await dead.remove()
+    assert not any("~" in name for name in world.slots)
+    assert await world.set_of() is None
+    assert len(await list_slots(world.store, BROKER)) == 1, "the fence"
+    assert await world.recovered() == [], "it is done, whatever coordination says"
+
+
+async def test_members_that_a_later_version_added_stay() -> None:
+    world = Mirrored()
+    record = {"state": "open", "members": [], "change": 1, "later": [1]}
+    await world.mirrors.coordination.commit([], [Put(KEY, json.dumps(record).encode())])
+    assert await world.recovered() == []
+    there = await world.mirrors.coordination.get(KEY)
+    assert there is not None
+    assert json.loads(there.value)["later"] == [1]
+    assert keys.MIRRORS.require(there).record.state == "decided"
