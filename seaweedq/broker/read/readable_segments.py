@@ -209,6 +209,7 @@ class ReadableSegments:
         self._reader = reader
         self._peers = peers
         self._clock = view.clock
+        self._closed = False
         self._topics: dict[Topic, _RemoteTopic] = {}
         self.time = ClusterTime(view.clock, view.roster, view.membership.broker, peers)
 
@@ -255,7 +256,7 @@ class ReadableSegments:
         """Returns those of these segments that can be read now, in their order, and the numbers of the others."""
         remote = self._remote(topic)
         remote.read_s = self._clock.monotonic_s()
-        for owner in remote.owners:
+        for owner in () if self._closed else remote.owners:
             if owner not in remote.following:
                 self._spawn(remote.following, owner, self._follow(topic, remote, owner))
             if owner in remote.unreachable and owner not in remote.probing:
@@ -327,7 +328,8 @@ class ReadableSegments:
             task.cancel()
 
     def close(self) -> None:
-        """Ends all long polls."""
+        """Ends all long polls; a request that is still under way begins none."""
+        self._closed = True
         for topic in list(self._topics):
             self.forget(topic)
 

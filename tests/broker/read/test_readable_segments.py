@@ -56,6 +56,19 @@ async def test_readers_who_ask_at_once_share_a_call_that_begins_after_they_asked
         assert topic.name == "t"
 
 
+async def test_a_request_that_outlives_its_broker_begins_no_long_poll(tmp_path: Path) -> None:
+    async with in_loop(tmp_path) as together:
+        await make(together.brokers[0])
+        await until(lambda: all(inside.catalog(one).get("t") for one in together.brokers))
+        owner = by_id(together, topic_records(together.brokers[0])[0].owner)
+        (other,) = [one for one in together.brokers if one is not owner]
+        there = inside.topic(other, "t")
+        await until(lambda: 0 in inside.catalog(other).records(there))
+        inside.readables(other).close()
+        await inside.readables(other).available(there, [0])
+        assert [task for task in asyncio.all_tasks() if task.get_name().startswith("reading at")] == []
+
+
 S = f"{TOPIC}/subscriptions/s"
 
 
