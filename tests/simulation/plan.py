@@ -34,8 +34,8 @@ KINDS = (
     *("power", "disk errors", "disk full", "slow disk", "restart", "restart"),
     *("double puts", "late watches", "compaction"),
 )
-WORK = ("producer", "worker", "streams", "tail", "seeks", "payloads", "imports", "deletions", "retention")
-"""The clients beside the usual ones. What the last five have done may be lost with coordination."""
+WORK = ("producer", "streams", "tail", "worker", "seeks", "payloads", "imports", "deletions", "retention")
+"""The clients beside the usual ones. What all but the first three have done may be lost with coordination."""
 AIMED = ("kill", "kill", "power", "pause", "cut", "lease", "outlawed", "outlawed")
 SHARP = (
     *(("pause", place) for place in ("checkpoint.write", "slot.put", "entry.append", "move.flushed")),
@@ -154,7 +154,7 @@ def draw(
         readers=rng.randint(0, 2),
         reshapes=rng.random() < 0.7,
         crew=rng.choice([1, 2, 3]),
-        others=tuple(rng.sample(WORK[:4] if goes_back else WORK, 0 if is_storm else rng.choice([0, 1, 2, 3]))),
+        others=tuple(rng.sample(WORK[:3] if goes_back else WORK, 0 if is_storm else rng.choice([0, 1, 2, 3]))),
         faults=faults,
     )
 
