@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -62,7 +61,6 @@ CONSTANTS: dict[str, tuple[int, ...]] = {
 }
 BUDGET = "budget_bytes"
 """The memory of a broker, below what its settings take."""
-RESIDENT = "seaweedq.broker.log.memory_budget._STATM"
 SMALL = 0.25  # the part of constants that are drawn
 
 
@@ -87,7 +85,6 @@ def settings_of(knobs: Mapping[str, Any]) -> dict[str, Any]:
 def turned(knobs: Mapping[str, Any]) -> Iterator[None]:
     """The constants have their values meanwhile."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch(RESIDENT, Path("/nowhere")))  # else what runs follows from this process's memory
         for path, value in knobs.items():
             if "." in path:
                 module, _, name = f"seaweedq.{path}".rpartition(".")
