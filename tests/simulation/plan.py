@@ -161,7 +161,7 @@ def draw(
 
 def _faults(rng: random.Random, length_s: float, gap_s: float, goes_back: bool) -> Iterator[Fault]:
     if goes_back:
-        at_s = rng.uniform(10, max(15, length_s - 30))
+        at_s = rng.uniform(5, max(8, length_s - 30))  # the rebuild comes before the end
         yield Fault(rng.choice(RETURNS[:2]), at_s, _time(rng), rng.randrange(BROKERS))
         kind, place = rng.choice(REBUILDING)
         yield Fault(kind, at_s, _time(rng), -1, 0.0, place)
