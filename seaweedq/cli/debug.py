@@ -147,7 +147,7 @@ def _versions() -> str:
     lines = [
         f"seaweedq {seaweedq.__version__}",
         f"Python {sys.version}",
-        f"machine {platform.platform()}, {os.cpu_count()} cores",
+        f"machine {platform.system()} {platform.release()} {platform.machine()}, {os.cpu_count()} cores",
         f"time {datetime.now(UTC).isoformat(timespec='seconds')}",
         f"variables {', '.join(sorted(name for name in os.environ if name.startswith('SEAWEEDQ_'))) or 'none'}",
         "",
