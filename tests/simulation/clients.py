@@ -19,6 +19,7 @@ from tests.support.history.load import JSON, NDJSON, Message, message
 TOPIC = "t"
 ARROW = "application/vnd.apache.arrow.stream"
 TIMEOUT_S = 20.0
+RESTS_S = 30.0  # at the most: whoever rests must have ended a minute after all was healed
 SETTLING_S = 0.2
 
 
