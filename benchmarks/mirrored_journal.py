@@ -25,6 +25,7 @@ HEALTH = request("/healthz", b"", NDJSON, "GET")
 def measure(folder: Path) -> Iterator[Result]:
     """The bare calls before and after, with the same brokers."""
     for kind in ("mirrored", "object"):
+        (folder / kind).mkdir()
         with Cluster(folder / kind, options=("--journal", kind)) as cluster:
             with Client(cluster.urls) as client:
                 client.create_topic("latency")
