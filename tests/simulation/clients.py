@@ -5,7 +5,6 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -80,7 +79,7 @@ class Client:
 
     async def rest(self) -> None:
         """The time between two requests."""
-        await asyncio.sleep(min(self.rng.expovariate(1 / self.pause_s), SETTLING_S if self.settling else inf))
+        await asyncio.sleep(min(self.rng.expovariate(1 / self.pause_s), SETTLING_S if self.settling else RESTS_S))
 
     async def ask(
         self,
