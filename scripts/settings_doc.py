@@ -32,7 +32,8 @@ Settings ending in `_s` are in seconds, and settings ending in `_bytes` in bytes
 Both accept [units](cli.md#units): `90s`, `1h30m`, `10GB`, `512MiB`.
 An unknown name in the file or on the command line prevents the start.
 An unknown variable, or a variable in lower case, causes a warning.
-Changes take effect at the next start, except in files described as reread.
+A changed setting takes effect when the broker starts again.
+If a setting names a file that the broker reads again while it runs, the setting's description says so.
 
 [Operations](../operate/operations.md#settings-that-matter) lists the settings to consider first.
 """

@@ -98,7 +98,8 @@ def add(
 
     Commands use the current context if neither --url nor SEAWEEDQ_URL names brokers. A token from the environment
     overrides the context's token file. `Client()` ignores contexts. Contexts are stored in
-    ~/.config/seaweedq/contexts.json, or below XDG_CONFIG_HOME; tokens are not. `seaweedq doctor` checks whether the
+    ~/.config/seaweedq/contexts.json, or in $XDG_CONFIG_HOME if it is set. The file names token files, and contains no
+    token. `seaweedq doctor` checks whether the
     brokers answer."""
     current, contexts = read_contexts()
     if name in contexts and not replace:

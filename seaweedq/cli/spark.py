@@ -288,9 +288,9 @@ def export(
     """Export a topic to Parquet files. Each run adds the messages that are new since the previous run, each exactly
     once.
 
-    Read the files with `seaweedq.spark.read_generation`. Exit code 0: rows were added, or nothing was new. 1: the
-    export failed, a concurrent job was faster, or retention deleted rows before they were exported; the folder is
-    unchanged. 2: wrong usage, or Spark cannot run here."""
+    Read the files with `seaweedq.spark.read_generation`. Exit code 0: rows were added, or there were no new
+    rows. 1: the export failed, another job committed first, or retention deleted rows before they were exported; in all
+    three cases the folder is unchanged. 2: wrong usage, or Spark cannot run here."""
     with running("export", master, conf, url) as spark, _usable():
         from seaweedq.spark.jobs.export import export as exported
 

@@ -69,8 +69,9 @@ class Credentials:
         return self._token is not None or self._file is not None
 
     def verify(self, url: str) -> bool | ssl.SSLContext:
-        """Returns how to verify the certificate of a broker at a URL. Plain HTTP loads no certificates, because loading
-        them takes longer than a request. Raises ClientError if the CA's file cannot be read."""
+        """Returns the TLS verification (httpx's `verify`) for the broker at a URL. Plain HTTP loads no
+        certificates, because loading them takes longer than a request. Raises ClientError if the CA's file cannot be
+        read."""
         if not url.startswith("https:"):
             return False
         if self._ca_file is None:

@@ -273,7 +273,7 @@ class ForwardFrame:
             raise UnreadableBody(f"the rows of a forwarded frame cannot be read: {error}") from error
         if not 0 < rows.num_rows <= self.header.high - self.header.low + 1:
             raise UnreadableBody(
-                f"a forwarded frame with sequences {self.header.low} to {self.header.high} has {rows.num_rows} rows"
+                f"a frame with sequences {self.header.low} to {self.header.high} cannot have {rows.num_rows} rows"
             )
         for field, column in zip(rows.schema, rows.columns, strict=True):
             if column.null_count and not field.nullable:
