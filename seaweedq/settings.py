@@ -100,9 +100,9 @@ class ClusterSettings(Group):
     journal: Literal["auto", "file", "object", "mirrored"] = Field(
         "auto",
         description="Where messages first become durable. `file`: in the data folder. `object`: in the store, which"
-        " survives the loss of the machine. `mirrored`: in the memory of this broker and of other brokers, within"
-        " milliseconds, and in the store seconds later; needs etcd. If all these brokers fail at once, the messages of"
-        " the last journal_exposure_s are lost. `auto`: `object` with etcd, otherwise `file`.",
+        " survives the loss of the machine. `mirrored` (experimental): in the memory of this broker and other brokers,"
+        " within milliseconds, and in the store seconds later; needs etcd. If all these brokers fail at once, the"
+        " messages of the last journal_exposure_s are lost. `auto`: `object` with etcd, otherwise `file`.",
     )
     brokers: int = Field(
         1,
