@@ -397,6 +397,13 @@ class MemorySettings(Group):
         description="Smaller tails may wait for up to 15 minutes, unless the topic sets `flush.max_age_s`.",
     )
 
+    mirror_memory_bytes: int = Field(
+        256 * MIB,
+        ge=MIB,
+        description="Memory for commits that this broker holds for other brokers. When it is full, they drop this "
+        "mirror.",
+    )
+
     @field_validator("memory_budget_bytes")
     @classmethod
     def holds_two_requests(cls, budget: int, info: ValidationInfo) -> int:
@@ -484,12 +491,6 @@ class JournalSettings(Group):
         le=60,
         description="Mirrored journal: a mirror that does not answer for this long is replaced or dropped. Meanwhile, "
         "publishes wait.",
-    )
-    mirror_memory_bytes: int = Field(
-        256 * MIB,
-        ge=MIB,
-        description="Memory for commits that this broker holds for other brokers. When it is full, they drop this "
-        "mirror.",
     )
     cache_bytes: int = Field(
         128 * MIB,

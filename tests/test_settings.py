@@ -21,6 +21,8 @@ COUNTS = {
     "brokers",
     "member",
     "journal_window",
+    "journal_least_mirrors",
+    "journal_mirrors",
     "max_open_uploads",
     "max_write_uploads",
     "import_batch_rows",

@@ -16,7 +16,7 @@ from seaweedq.balancer.placement import SegmentId
 from seaweedq.balancer.scaling import HotKey
 from seaweedq.broker.load import LoadReport, Loads, Reports
 from seaweedq.broker.log.open_segment import BufferedRows
-from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.catalog import Topic, layout_of
 from seaweedq.coordination.records import TopicConfig, TopicRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Unavailable
@@ -40,7 +40,7 @@ class Sampled:
         self.now_s = 0.0
         self.opened = {}
         record = TopicRecord(1, "active", TopicConfig(scaling={"target_messages_per_s": 100}), 0)
-        topic = Topic("t", Versioned(record, 1), None, opened=self.opened)
+        topic = Topic("t", Versioned(record, 1), layout_of(record), opened=self.opened)
         self.owned = {ONE}
         catalog = SimpleNamespace(
             get=lambda name: topic,

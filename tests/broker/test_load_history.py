@@ -120,7 +120,7 @@ async def test_a_new_leader_begins_anew_and_nobody_answers_without_one(
     await record(hand, two)
     after = await hand.get(two, "/history")
     assert after["leader"] == two.id
-    assert after["from"] > before["until"]
+    assert datetime.fromisoformat(after["from"]) > datetime.fromisoformat(before["until"])
     assert messages(after["cells"]) == about({1: 2})
     monkeypatch.setattr(load, "FIND_S", 0.05)
 

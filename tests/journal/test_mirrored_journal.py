@@ -124,6 +124,7 @@ async def test_while_coordination_is_away_the_store_answers_for_dead_mirrors(mon
     await journal.close()
 
 
+@pytest.mark.long
 async def test_while_a_change_is_in_doubt_both_sets_have_to_have_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The change has landed, and its answer is lost: the old set alone must not be enough."""
     world = Mirrored(MirrorRules(count=1, exposure_s=None, patience_s=60))

@@ -192,7 +192,7 @@ async def test_a_broker_that_is_asked_looks_itself_whether_the_other_is_gone(tmp
     async with in_loop(tmp_path, 2, journal="object") as together:
         one, other = together.brokers
         requested = RequestedRecoveries(inside.recovery(one), together.coordination)
-        with pytest.raises(NotOwner, match=f"broker {other.id} lives"):
+        with pytest.raises(NotOwner, match=f"broker {other.id} is running"):
             await requested.recover(other.id)
         assert await requested.recover("nobody"), "there is nothing to recover"
         assert await together.coordination.get(keys.JOURNALS.key(other.id))

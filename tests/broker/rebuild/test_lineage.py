@@ -236,9 +236,9 @@ def test_a_successor_with_files_has_the_parts_of_its_own_table() -> None:
 @pytest.mark.parametrize(
     ("records", "ends", "said"),
     [
-        ({3: opened()}, {3: None}, "segment 3 has no file"),
+        ({3: opened()}, {3: None}, "segment 3 has lost its files"),
         ({3: opened()}, {3: None, 4: end(LEFT)}, "do not tile"),
-        ({3: opened(*LEFT), 4: opened(*RIGHT, owner="x")}, {3: end(LEFT)}, "segment 4 has no file"),
+        ({3: opened(*LEFT), 4: opened(*RIGHT, owner="x")}, {3: end(LEFT)}, "segment 4 has lost its files"),
     ],
 )
 def test_damage_is_said(records: dict[int, SegmentRecord], ends: dict[int, ChainEnd | None], said: str) -> None:
