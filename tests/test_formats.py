@@ -90,14 +90,16 @@ def test_every_level_has_a_version_that_is_read(table: VersionTable) -> None:
 def test_slots_are_read_and_written_as_they_were() -> None:
     data, fence = ((FIRST / name).read_bytes() for name in ("slot.bin", "fence.bin"))
     header, commit = decode_slot(data, SLOT)
-    assert header == SlotHeader(SlotKind.DATA, BROKER, 20, NONCE, 17, 19)
+    assert header == SlotHeader(SlotKind.DATA, BROKER, 20, NONCE, 17, 19, commits=25)
+    assert commit.number == 24
     rows, acks = commit.frames
     assert rows_of(rows, LAYOUT) == ROWS
     assert msgspec.msgpack.decode(acks.payload, type=Acks) == Acks("s", 1, 2, ((1, 4),))
-    made = replace(SlotHeaders(BROKER, CountedIds(), first).make(SlotKind.DATA, 20, 17, 19), nonce=NONCE)
+    made = replace(SlotHeaders(BROKER, CountedIds(), first).make(SlotKind.DATA, 20, 17, 19, 25), nonce=NONCE)
     assert encode_slot(made, commit.frames) == data
     stopped = decode_slot(fence, FENCE)[0]
     assert stopped == SlotHeader(SlotKind.FENCE, BROKER, 21, NONCE, 17)
+    assert stopped.commit == 21
     assert encode_slot(stopped, ()) == fence
 
 
@@ -279,6 +281,7 @@ def test_forwards_are_read_and_written_as_they_were() -> None:
     data = bytes.fromhex(CALLS["forward"])
     (frame,) = messages.decode_forward(data)
     assert frame.rows(LAYOUT) == ROWS
+    assert (frame.header.seen, frame.header.schema_id) == (6, 2)
     assert messages.encode_forward([frame]) == data
     outcome = msgspec.msgpack.decode(bytes.fromhex(CALLS["Outcome"]), type=messages.Outcome)
     assert outcome == messages.Outcome(3, 7, True)

@@ -100,12 +100,12 @@ def calls() -> dict[str, Any]:
         "GiveCall": GiveCall(*segment, "b2.6a"),
         "BrokerStatus": BrokerStatus(5, 6, 7, 8, 9.5, 10.5, 11.5),
         "LoadReport": LoadReport([(segment, load, (9, 2, 30))], [(("flights", 1, 4), 2.0)]),
-        "SegmentRows": SegmentRows(9, [(7, 1, b"rows")]),
+        "SegmentRows": SegmentRows(9, [(7, 1, b"rows")], 2),
         "Outcome": messages.Outcome(3, 7, True),
         "ErrorMessage": ErrorMessage.from_error(NotOwner("said", owner="b2.6a", inside="inside")),
     }
     rows = ROWS.serialize()
-    header = messages.ForwardHeader("flights", 1, 3, 0, 1, "~forward.b1.5f.3.0", 4, 5, rows.size)
+    header = messages.ForwardHeader("flights", 1, 3, 0, 1, "~forward.b1.5f.3.0", 4, 5, rows.size, 6, 2)
     forward = messages.encode_forward([messages.ForwardFrame(header, rows)])
     encoded = {name: msgspec.msgpack.encode(one).hex() for name, one in found.items()}
     return encoded | {"forward": bytes(forward).hex()}
@@ -123,7 +123,10 @@ def change() -> AdminChange:
 
 def main() -> None:
     """Writes all of them."""
-    slots = SlotHeader(SlotKind.DATA, BROKER, 20, NONCE, 17, 19), SlotHeader(SlotKind.FENCE, BROKER, 21, NONCE, 17)
+    slots = (
+        SlotHeader(SlotKind.DATA, BROKER, 20, NONCE, 17, 19, commits=25),
+        SlotHeader(SlotKind.FENCE, BROKER, 21, NONCE, 17),
+    )
     file = FileHeader(bytes.fromhex(NONCE), 2, 999, 20)
     commit = b"".join(map(bytes, encode_commit(file.file_id, 20, frames())[0]))
     identity = Identity("ab" * 16, 1, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "cd" * 16)

@@ -46,6 +46,7 @@ ONCE = {
     keys.TOMBSTONES,
     keys.TOKENS,
     keys.WAITING,
+    keys.SCHEMAS,
 }  # nobody writes in the place of one
 ALONE = {
     keys.BROKERS,
@@ -249,6 +250,25 @@ async def test_members_survive_rounds_of_retention(tmp_path: Path) -> None:
             await inside.catalog(world.broker).load()
         assert (world.start, world.retention.files) == (10, 5)
         assert check(world.together.coordination.history) >= {keys.STARTS, keys.RETENTION}
+
+
+@pytest.mark.brokers
+async def test_members_survive_a_new_version_of_the_schema(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 1) as together, at(together, together.brokers[0]) as http:
+        fields = [{"name": "a", "type": "string"}]
+        config = {"format": "typed", "schema": {"type": "struct", "fields": fields}}
+        assert (await http.put(T, json=config)).status_code == 201
+        await mark(together.coordination, keys.TOPICS)
+        await inside.catalog(together.brokers[0]).load()
+        for name in ("b", "c"):
+            fields.append({"name": name, "type": "string"})
+            assert (await http.patch(T, json={"schema": {"type": "struct", "fields": fields}})).status_code == 200
+            if name == "b":
+                await mark(together.coordination, keys.SCHEMAS)
+        prefix = keys.SCHEMAS.prefix("t", inside.topic(together.brokers[0], "t").record.incarnation)
+        found = [json.loads(entry.value) for entry in (await read_all(together.coordination, prefix))[0]]
+        assert [NEW in one for one in found] == [True, True, False]
+        assert check(together.coordination.history) & {keys.TOPICS, keys.SCHEMAS} == {keys.TOPICS}
 
 
 def test_members_survive_a_rise_of_the_level() -> None:

@@ -74,6 +74,7 @@ ALIKE = {
     keys.UPLOADS,
     keys.IMPORTS,
     keys.WRITES,
+    keys.SCHEMAS,
     keys.GROWTH,
     keys.RETENTION,
     keys.REWINDS,
