@@ -206,7 +206,7 @@ async def test_errors_are_told_and_a_broker_that_ends_leaves_what_it_said_last(t
             await page.open(f"{serving.url}/{place}")
             await page.shows("Request failed", "nobody")
         await page.open(f"{serving.url}/#/nothing/%zz")
-        await page.shows("Nothing here")
+        await page.shows("Page not found")
         await fill(http)
         await page.open(f"{serving.url}/")
         await page.shows("orders", "40")

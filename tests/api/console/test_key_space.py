@@ -132,7 +132,7 @@ async def test_all_pages_work_below_a_path_prefix(tmp_path: Path) -> None:
         await page.open(f"{url}#/topics/orders/files")
         await page.shows(".parquet")
         await page.open(f"{url}#/brokers")
-        await page.shows("Nothing: every segment has an owner", "Owners of the key space", "100%")
+        await page.shows("Nothing: every segment has a running owner", "Owners of the key space", "100%")
 
 
 @pytest.mark.long
