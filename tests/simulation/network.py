@@ -62,7 +62,7 @@ class Channel:
         self._parts: asyncio.Queue[Mapping[str, Any] | Exception] = asyncio.Queue()
         self._said: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
         self._free_s = 0.0
-        self._is_socket = False
+        self.is_socket = False
         self._run: asyncio.Task[None] | None = None
 
     async def read(self, within_s: float) -> Mapping[str, Any]:
@@ -79,15 +79,15 @@ class Channel:
 
     def leave(self) -> None:
         """The client has gone."""
-        kind = "websocket.disconnect" if self._is_socket else "http.disconnect"
+        kind = "websocket.disconnect" if self.is_socket else "http.disconnect"
         self._network.later(self._said.put_nowait, {"type": kind, "code": 1005})
 
     def begin(self, life: Life, app: Any, scope: dict[str, Any], body: bytes) -> None:
         """Begins at the broker: what comes of the application goes to the client."""
-        self._is_socket = scope["type"] == "websocket"
+        self.is_socket = scope["type"] == "websocket"
         self._said.put_nowait(
             {"type": "websocket.connect"}
-            if self._is_socket
+            if self.is_socket
             else {"type": "http.request", "body": body, "more_body": False}
         )
 
@@ -142,9 +142,10 @@ class Network:
             channel.cancel()
 
     def busy(self, url: str) -> int:
-        """How many requests and connections of clients are under way at a broker."""
-        exchanges = self._open.get(url, {}).values()
-        return sum(one.sender == CLIENTS for one in exchanges) + len(self._channels.get(url, ()))
+        """How many requests and streams of clients are under way at a broker. A WebSocket may stay: a client that was
+        cut off does not close it."""
+        exchanges, streams = self._open.get(url, {}).values(), self._channels.get(url, ())
+        return sum(one.sender == CLIENTS for one in exchanges) + sum(not one.is_socket for one in streams)
 
     async def send(self, sender: str, to: str, request: Request) -> Relayed:
         """Sends a request from a URL, or CLIENTS. Raises Refused, Reset, or waits for ever."""

@@ -38,16 +38,16 @@ def test_some_seeds() -> None:
 def test_fresh_seeds() -> None:
     """Others each time; a failure prints the seed, and `make simulate SEED=...` runs it again."""
     seed = str(int.from_bytes(os.urandom(4)))
-    status, printed = run("--seed", seed, "--seeds", "8", "--minutes", "2")
+    status, printed = run("--seed", seed, "--seeds", "4", "--minutes", "1")
     assert status == 0, printed
 
 
 @pytest.mark.long
 def test_a_seed_decides_all_of_it() -> None:
     """Whatever the order of hashes."""
-    found = [run("--seed", "24", "--seeds", "2", "--minutes", "1", PYTHONHASHSEED=order)[1] for order in "120"]
+    found = [run("--seed", "24", "--seeds", "2", "--minutes", "0.5", PYTHONHASHSEED=order)[1] for order in "12"]
     digests = [sorted(line.split()[-1] for line in one.splitlines() if line.startswith("seed ")) for one in found]
-    assert digests[0] == digests[1] == digests[2]
+    assert digests[0] == digests[1]
     assert len(digests[0]) == 2
 
 

@@ -118,9 +118,9 @@ def test_what_is_refused_before_a_task_begins(spark: Any, client: Client, save: 
     frame = spark.range(3).selectExpr("cast(id as string) value")
     for options, says in (
         ({"mode": "overwrite"}, "a write cannot replace a topic's messages"),
-        ({"writeId": "a"}, "the option writeId is given, and writeNumber is not"),
+        ({"writeId": "a"}, "the option writeId is set, but writeNumber is not"),
         ({"invalidRows": "refusing-too"}, "topic 'refusing-too'"),
-        ({"invalidRows": "octets"}, "invalidRows is 'octets', a bytes topic; it must be a json topic"),
+        ({"invalidRows": "octets"}, "invalidRows is 'octets', which is a bytes topic; it must be a json topic"),
         ({"topic": "nowhere"}, "topic 'nowhere'"),
     ):
         if options.get("invalidRows") == "octets":

@@ -130,9 +130,9 @@ def test_columns_and_folders_that_cannot_be(spark: Any, broker: BrokerProcess, t
         with pytest.raises(ClientError, match="cannot write to"):
             export(spark, "f", broker.url, Target(str(tmp_path / "file" / "out")))
         export(spark, "f", broker.url, to)
-        with pytest.raises(ClientError, match="has generations of `export f`, not of `export f2`"):
+        with pytest.raises(ClientError, match="contains generations of `export f`, not of `export f2`"):
             export(spark, "f2", broker.url, to)
-        with pytest.raises(ClientError, match="has generations of `export f`, not of `compact f`"):
+        with pytest.raises(ClientError, match="contains generations of `export f`, not of `compact f`"):
             compact(spark, "f", broker.url, to, Rules())
         client.delete_topic("f")
         wait_for(lambda: "f" not in [each["name"] for each in client.topics()])
