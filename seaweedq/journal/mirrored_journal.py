@@ -218,11 +218,10 @@ class MirroredJournal:
         if self._error is not None:
             raise self._error
         assert self._released == self._next, "what is needed stays"
-        if not self._next:
-            return
-        await put_done(self._store, self._broker, stated)  # there may be no slot, and coordination may go back
-        self._slots.release_all()
-        await self._slots.remove(stated)
+        if self._next:
+            await put_done(self._store, self._broker, stated)  # there may be no slot, and coordination may go back
+            self._slots.release_all()
+            await self._slots.remove(stated)
         await forget_mirrors(self._mirrors, self._broker)
 
     @property

@@ -166,6 +166,18 @@ async def test_a_recovery_ends_the_journal() -> None:
     await journal.close()
 
 
+@pytest.mark.parametrize("commits", [0, 1])
+async def test_a_removal_by_the_owner_leaves_no_set(commits: int) -> None:
+    world = Mirrored()
+    journal = await world.begin("m1")
+    for number in range(commits):
+        await journal.append(acks(b"%d" % number))
+    journal.release(commits)
+    await journal.close()
+    await journal.remove()
+    assert await world.set_of() is None
+
+
 async def test_an_owner_that_was_paused_blames_nobody() -> None:
     world = Mirrored()
     journal = await world.begin("m1", "m2")
