@@ -305,7 +305,7 @@ class MirroredJournal:
     def _slot_ended(self, _: asyncio.Future[int]) -> None:
         while self._slots_begun and self._slots_begun[0][0].done():
             slot, below = self._slots_begun.popleft()
-            if slot.cancelled() or self._closed:
+            if slot.cancelled() or self._closed or self._error is not None:
                 return
             if error := slot.exception():
                 self._refuse(error)

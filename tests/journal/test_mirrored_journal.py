@@ -124,10 +124,9 @@ async def test_while_coordination_is_away_the_store_answers_for_dead_mirrors(mon
     await journal.close()
 
 
-@pytest.mark.long
 async def test_while_a_change_is_in_doubt_both_sets_have_to_have_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The change has landed, and its answer is lost: the old set alone must not be enough."""
-    world = Mirrored(MirrorRules(count=1, exposure_s=None, patience_s=60))
+    world = Mirrored(MirrorRules(count=1, exposure_s=None, patience_s=4))
     journal = await world.begin("m1")
     world.mirrors.add("m2")
     commit, told = world.mirrors.coordination.commit, asyncio.Event()
@@ -163,6 +162,33 @@ async def test_a_recovery_ends_the_journal() -> None:
     with pytest.raises(Fenced):
         await journal.append(acks(b"2"))
     assert await world.recovered() == [b"0"]
+    await journal.close()
+
+
+async def test_a_slot_that_lands_behind_a_fence_answers_nobody() -> None:
+    """The slot has a commit that was refused meanwhile."""
+    world = Mirrored(MirrorRules(exposure_s=0.05, patience_s=0.6))
+    journal = await world.begin("m1")
+    begun, unseen = asyncio.Event(), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unseen.append(context))
+
+    def refuse(moment: str, name: str) -> None:
+        begun.set()
+        raise StoreUnavailable("as told")
+
+    world.store.faults = refuse
+    mirror = world.mirrors.all["m1"]
+    mirror.silent = True
+    appending = asyncio.create_task(journal.append(acks(b"0")))
+    await begun.wait()
+    mirror.holdings.fence(BROKER)
+    mirror.silent = False
+    with pytest.raises(Fenced):
+        await appending
+    world.store.faults = lambda moment, name: None
+    await until(lambda: len(world.slots) == 1)
+    await asyncio.sleep(0.1)
+    assert not unseen
     await journal.close()
 
 
