@@ -8,7 +8,7 @@ import pytest
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.errors import Fenced
-from seaweedq.journal.interface import JournalUnreachable
+from seaweedq.journal.interface import FoundHolding, JournalUnreachable
 from seaweedq.journal.mirroring import Span
 from seaweedq.journal.object_format import list_slots
 from tests.support.journal.claims import unbounded
@@ -56,8 +56,10 @@ async def test_a_mirror_that_began_again_has_nothing_to_say() -> None:
         await world.recovered()
 
 
-async def test_of_two_recoveries_one_copy_counts() -> None:
-    """Two mirrors, of which one has more: both recoveries replay the same."""
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_of_two_recoveries_one_copy_counts(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two mirrors, of which one has more: both recoveries replay the same, also if both have fenced a mirror before
+    either copy counts."""
     world = Mirrored()
     journal = await world.begin("m1", "m2")
     await journal.append(acks(b"0"))
@@ -67,10 +69,24 @@ async def test_of_two_recoveries_one_copy_counts() -> None:
     await journal.close()
     await asyncio.gather(sending, return_exceptions=True)
     one, other = world.dead(), world.dead()
+    fence, begun, decided = world.mirrors.fence, asyncio.Event(), asyncio.Event()
+
+    async def fence_and_wait(owner: str) -> tuple[list[FoundHolding], list[str]]:
+        found = await fence(owner)
+        begun.set()
+        await decided.wait()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.mirrors, "fence", fence_and_wait)
+        late = asyncio.create_task(other.fence()) if at_once else None
+        if late:
+            await begun.wait()
     world.mirrors.all["m1"].silent, world.mirrors.all["m2"].silent = False, True
     await one.fence()
     world.mirrors.all["m1"].silent, world.mirrors.all["m2"].silent = True, False
-    await other.fence()
+    decided.set()
+    await (late or other.fence())
     for dead in (one, other):
         found = [bytes(frame.payload) async for commit in dead.commits(unbounded) for frame in commit.frames]
         assert found == [b"0"]
