@@ -1,8 +1,6 @@
 """Acknowledged publishes through HTTP at the owner, on the object journal: one producer, and 20 that send 100 messages
 a second together. The limit is the store's own put of as many bytes, one after the other."""
 
-import asyncio
-import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ from benchmarks.cluster_processes import Cluster
 from benchmarks.http import NDJSON, Connection, request
 from benchmarks.quantiles import quantile
 from benchmarks.result import Result
+from benchmarks.schedule import producers_ms
 from seaweedq import Client
 
 SECONDS, WARM_S, PRODUCERS, RATE, PUTS, SLOT_BYTES = 8.0, 2.0, 20, 100.0, 60, 1024
@@ -30,7 +29,7 @@ def measure(folder: Path) -> Iterator[Result]:
         bare = uvloop.run(puts_ms(cluster))
         alone = uvloop.run(_in_turn(owner.port))
         bare += uvloop.run(puts_ms(cluster))
-        together = uvloop.run(_on_schedule(owner.port))
+        together = uvloop.run(producers_ms(owner.port, PUBLISH, PRODUCERS, RATE, WARM_S, SECONDS))
         bare += uvloop.run(puts_ms(cluster))
     for name, times in (("one producer", alone), (f"{PRODUCERS} producers", together)):
         for share, part in (("median", 0.5), ("p99", 0.99)):
@@ -68,23 +67,3 @@ async def _in_turn(port: int) -> list[float]:
             times.append((time.perf_counter() - begun) * 1000)
     connection.close()
     return times
-
-
-async def _on_schedule(port: int) -> list[float]:
-    """Late ones count from when they were due."""
-    began = time.perf_counter()
-
-    async def produce(number: int) -> list[float]:
-        connection, times = await Connection.to(port), []
-        for turn in itertools.count():
-            due = began + (turn * PRODUCERS + number) / RATE
-            if due > began + WARM_S + SECONDS:
-                break
-            await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            await connection.ask(PUBLISH)
-            if due > began + WARM_S:
-                times.append((time.perf_counter() - due) * 1000)
-        connection.close()
-        return times
-
-    return [one for times in await asyncio.gather(*map(produce, range(PRODUCERS))) for one in times]

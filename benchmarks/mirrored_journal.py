@@ -2,7 +2,6 @@
 send 1,000 messages a second together. The limit is two bare requests at once, to two other brokers."""
 
 import asyncio
-import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from benchmarks.cluster_processes import Cluster
 from benchmarks.http import NDJSON, Connection, request
 from benchmarks.quantiles import quantile
 from benchmarks.result import Result
+from benchmarks.schedule import producers_ms
 from seaweedq import Client
 
 SECONDS, WARM_S, PRODUCERS, RATE, CALLS = 8.0, 4.0, 20, 1000.0, 400
@@ -32,7 +32,7 @@ def measure(folder: Path) -> Iterator[Result]:
                 owner = cluster.by_url(client.segments("latency")[0]["owner_url"])
             others = [one.port for one in cluster.brokers if one is not owner]
             bare = uvloop.run(_calls(others))
-            times = uvloop.run(_on_schedule(owner.port))
+            times = uvloop.run(producers_ms(owner.port, PUBLISH, PRODUCERS, RATE, WARM_S, SECONDS))
             bare += uvloop.run(_calls(others))
             puts = owner.store_requests().get("create", 0)
         for part, target in TARGETS_MS.items():
@@ -59,23 +59,3 @@ async def _calls(ports: list[int]) -> list[float]:
     for connection in connections:
         connection.close()
     return times
-
-
-async def _on_schedule(port: int) -> list[float]:
-    """Late ones count from when they were due."""
-    began = time.perf_counter()
-
-    async def produce(number: int) -> list[float]:
-        connection, times = await Connection.to(port), []
-        for turn in itertools.count():
-            due = began + (turn * PRODUCERS + number) / RATE
-            if due > began + WARM_S + SECONDS:
-                break
-            await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            await connection.ask(PUBLISH)
-            if due > began + WARM_S:
-                times.append((time.perf_counter() - due) * 1000)
-        connection.close()
-        return times
-
-    return [one for times in await asyncio.gather(*map(produce, range(PRODUCERS))) for one in times]

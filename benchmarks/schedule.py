@@ -1,6 +1,7 @@
 """Requests on a schedule: a rate that does not wait for answers, and how late they were."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable
 
@@ -43,3 +44,26 @@ async def round_trips(opened: Connections, rate: int, seconds: float) -> list[fl
 
     await on_schedule(opened, rate, seconds, send)
     return times
+
+
+async def producers_ms(
+    port: int, prepared: bytes, producers: int, rate: float, warm_s: float, seconds: float
+) -> list[float]:
+    """How many milliseconds each of the `prepared` requests took behind the first `warm_s`. Each of the producers has a
+    connection and turns of its own; all of them together send at the rate. Late ones count from when they were due."""
+    began = time.perf_counter()
+
+    async def produce(number: int) -> list[float]:
+        connection, times = await Connection.to(port), []
+        for turn in itertools.count():
+            due = began + (turn * producers + number) / rate
+            if due > began + warm_s + seconds:
+                break
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            await connection.ask(prepared)
+            if due > began + warm_s:
+                times.append((time.perf_counter() - due) * 1000)
+        connection.close()
+        return times
+
+    return [one for times in await asyncio.gather(*map(produce, range(producers))) for one in times]

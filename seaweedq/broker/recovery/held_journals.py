@@ -1,5 +1,5 @@
-"""What this process holds of other brokers' mirrored journals: it goes once nobody can need it, and a broker that stops
-waits for that.
+"""Drops the holdings of other brokers' mirrored journals that nobody can need any more; a broker that stops waits until
+that is so for all.
 
 A holding goes when its owner says so (journal/holdings), or when the owner's journal has no key any more, or was
 recovered: never because no set names it yet. The views may be behind, so the key is read again before.

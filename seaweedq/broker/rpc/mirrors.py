@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import TypeVar
 
 import msgspec
 
@@ -17,7 +16,6 @@ from seaweedq.journal.mirroring import FencedHolding
 HOLD, FENCE, HELD = "hold", "fence", "held"
 """The names of the calls."""
 FENCE_S, HELD_S = 5.0, 30.0
-T = TypeVar("T")
 _ANSWER = msgspec.msgpack.Decoder(HoldAnswer)
 
 
@@ -43,7 +41,10 @@ class ClusterMirrors:
 
     async def hold(self, broker: str, data: bytes, timeout_s: float) -> HoldAnswer:
         answer = await self._peers.post(self._of(broker), HOLD, data, timeout_s)
-        return _decoded(_ANSWER, answer)
+        try:
+            return _ANSWER.decode(answer)
+        except msgspec.DecodeError as error:
+            raise Unavailable("unexpected response from another broker", inside=str(error)) from error
 
     async def fence(self, owner: str) -> tuple[list[FoundHolding], list[str]]:
         found = [FoundHolding("", one) for one in self._holdings.fence(owner)]
@@ -70,10 +71,3 @@ class ClusterMirrors:
         if url is None:
             raise NotOwner(f"broker {broker} is gone")
         return url
-
-
-def _decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
-    try:
-        return decoder.decode(data)
-    except msgspec.DecodeError as error:
-        raise Unavailable("unexpected response from another broker", inside=str(error)) from error
