@@ -13,7 +13,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.roster import Roster, is_recovered
 from seaweedq.coordination.versioned import Unreadable
-from seaweedq.errors import SeaweedqError
+from seaweedq.errors import CoordinationUnavailable, SeaweedqError
 from seaweedq.journal.holdings import Holdings
 
 LOOK_S = 5.0
@@ -35,7 +35,7 @@ class HeldJournals(Service):
 
     async def hand_over(self) -> None:
         """Waits until no set names a holding of this process: living owners replace its mirror, and dead ones are
-        recovered."""
+        recovered. While coordination is away, a set may name one."""
         while await self._are_named():
             await asyncio.sleep(WAIT_S)
 
@@ -59,7 +59,10 @@ class HeldJournals(Service):
 
     async def _are_named(self) -> bool:
         for owner in self._holdings.owners():
-            there = await self._coordination.get(keys.MIRRORS.key(owner))
+            try:
+                there = await self._coordination.get(keys.MIRRORS.key(owner))
+            except CoordinationUnavailable:
+                return True
             known = keys.MIRRORS.read(there) if there else None
             if known is None or isinstance(known, Unreadable) or known.record.state == "decided":
                 continue

@@ -12,6 +12,7 @@ from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records import JournalRecord, MirrorMember, MirrorsRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
+from seaweedq.errors import CoordinationUnavailable
 from seaweedq.journal.holdings import HoldHeader, Holdings, PackedCommit, encode_hold
 from tests.support.journal.sim_disk import acks
 
@@ -75,6 +76,29 @@ async def test_a_stop_waits_until_no_set_names_it() -> None:
     waiting = asyncio.create_task(world.held.hand_over())
     await asyncio.sleep(0.3)
     assert not waiting.done()
+    await world.set_of("another")
+    async with asyncio.timeout(5):
+        await waiting
+
+
+async def test_a_stop_waits_while_coordination_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    await world.journal()
+    await world.set_of(world.holding)
+    asked = asyncio.Event()
+
+    async def away(key: str) -> None:
+        asked.set()
+        raise CoordinationUnavailable("as told")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.coordination, "get", away)
+        waiting = asyncio.create_task(world.held.hand_over())
+        await asked.wait()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    await asyncio.sleep(0.3)
+    assert not waiting.done(), "the set names it still"
     await world.set_of("another")
     async with asyncio.timeout(5):
         await waiting
