@@ -34,7 +34,7 @@ from seaweedq.clock import Clock
 from seaweedq.concurrency.futures import mark_retrieved
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put, entries
-from seaweedq.coordination.records import SchemaRecord, TopicConfig
+from seaweedq.coordination.records import SchemaRecord, TopicConfig, TopicRecord
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import InvalidRequest, SchemaIncompatible, SchemaNotFound, TopicConflict
 from seaweedq.segments.evolution import is_same, is_stated, next_version
@@ -155,8 +155,10 @@ class SchemaVersions:
         it may count then."""
         while True:
             await self.finish(topic)
+            self._catalog.check(topic)
+            held = topic.held  # by which the version is made; the watch may bring a newer record at each await
             version = await self.next(topic, stated, expected)
-            if version is None or await self._decide(topic, *version):
+            if version is None or await self._decide(topic, held, *version):
                 break
         await self.finish(topic)
         await self._changes.put_topic(topic.name, topic.held)
@@ -167,41 +169,41 @@ class SchemaVersions:
         TopicBeingDeleted."""
         while (pending := topic.record.pending) is not UNSET:
             self._catalog.check(topic)
-            config = topic.record.config
+            held, config = topic.held, topic.record.config
             if record := await self._record(topic, pending):
                 columns = parse_schema(record.schema)
                 layout = Layout.from_format(Format.TYPED, columns)
                 await self._entries.put_marker(self._store, topic.name, topic.record.incarnation, layout)
                 config = replace(config, schema=record.schema, columns=encode_fields(columns))
                 reach("schema.marked")
-            if await self._settle(topic, config):
-                return
-            await self._catalog.refresh(topic.name)
-            self._catalog.check(topic)
+            if not await self._settle(topic, held, config):
+                await self._catalog.refresh(topic.name)
+                self._catalog.check(topic)
 
-    async def _settle(self, topic: Topic, config: TopicConfig) -> bool:
-        """Does steps 3 and 4, unless the topic's record has changed meanwhile."""
-        held = topic.held.replace(config=config, pending=UNSET)
+    async def _settle(self, topic: Topic, before: Versioned[TopicRecord], config: TopicConfig) -> bool:
+        """Does steps 3 and 4, unless the topic's record has changed since it was as `before`."""
+        held = before.replace(config=config, pending=UNSET)
         key = keys.TOPICS.key(topic.name)
-        revision = await self._catalog.commit([Compare(key, topic.revision)], [Put(key, keys.TOPICS.encode(held))])
+        revision = await self._catalog.commit([Compare(key, before.revision)], [Put(key, keys.TOPICS.encode(held))])
         if revision is None:
             return False
         reach("schema.counted")
         await self._changes.put_topic(topic.name, held.stored(revision))
         return True
 
-    async def _decide(self, topic: Topic, schema: dict[str, Any], columns: pa.Schema) -> bool:
-        """Does step 1. False: the topic was changed concurrently."""
-        place, now_us = (topic.name, topic.record.incarnation), self._clock.now_us()
-        config, number, before = topic.record.config, schema_id_of(columns), topic.layout.schema_id
-        key = keys.TOPICS.key(topic.name)
-        writes = [Put(key, keys.TOPICS.encode(topic.held.replace(pending=number)))]
-        records = {number: SchemaRecord(schema, now_us)}
+    async def _decide(
+        self, topic: Topic, held: Versioned[TopicRecord], schema: dict[str, Any], columns: pa.Schema
+    ) -> bool:
+        """Does step 1. False: the topic has changed since its record was as `held`."""
+        place, number = (topic.name, held.record.incarnation), schema_id_of(columns)
+        key, before = keys.TOPICS.key(topic.name), number - 1
+        writes = [Put(key, keys.TOPICS.encode(held.replace(pending=number)))]
+        records = {number: SchemaRecord(schema, self._clock.now_us())}
         if await self._record(topic, before) is None:
-            records[before] = SchemaRecord(config.schema or {}, topic.record.created_us)
+            records[before] = SchemaRecord(held.record.config.schema or {}, held.record.created_us)
         for one, record in records.items():
             writes.append(Put(keys.SCHEMAS.key(*place, one), keys.SCHEMAS.encode(Versioned.new(record))))
-        revision = await self._catalog.commit([Compare(key, topic.revision)], writes)
+        revision = await self._catalog.commit([Compare(key, held.revision)], writes)
         if revision is None:
             await self._catalog.refresh(topic.name)
             self._catalog.check(topic)

@@ -198,6 +198,55 @@ async def test_of_two_changes_at_once_one_is_decided_first(tmp_path: Path) -> No
         assert (await two.get("/v1/topics/t/schemas/1")).json()["schema"] == won
 
 
+def held_back(patch: pytest.MonkeyPatch, target: Any, name: str) -> tuple[asyncio.Event, asyncio.Event]:
+    """Has a coroutine wait before it ends, once: an event that it has come there, and one that lets it go on."""
+    come, go, whole = asyncio.Event(), asyncio.Event(), getattr(target, name)
+
+    async def held(*given: Any) -> Any:
+        found = await whole(*given)
+        come.set()
+        await go.wait()
+        return found
+
+    patch.setattr(target, name, held)
+    return come, go
+
+
+async def test_a_version_that_was_checked_against_an_earlier_one_is_checked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = {"type": "struct", "fields": [*V0["fields"], {"name": "y", "type": "string"}]}
+    async with in_loop(tmp_path, 2) as cluster, asking(cluster, 0) as one, asking(cluster, 1) as two:
+        await created(one)
+        topic = inside.topic(cluster.brokers[0], "t")
+        come, go = held_back(monkeypatch, cluster.brokers[0].schemas, "_check_dead_letters")
+        late = asyncio.create_task(one.patch("/v1/topics/t", json={"schema": V1}))
+        await come.wait()
+        won = await two.patch("/v1/topics/t", json={"schema": other})
+        assert won.status_code == 200, won.text
+        await until(lambda: topic.layout.schema_id == 1)
+        go.set()
+        assert (await late).status_code == 409, "it has no field `y`"
+        assert (await one.get("/v1/topics/t/schemas/1")).json()["schema"] == won.json()["schema"]
+
+
+async def test_who_ends_a_change_late_takes_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with in_loop(tmp_path, 2) as cluster, asking(cluster, 0) as one, asking(cluster, 1) as two:
+        await created(one)
+        topic = inside.topic(cluster.brokers[0], "t")
+        come, go = held_back(monkeypatch, cluster.brokers[0].context.entries, "put_marker")
+        late = asyncio.create_task(one.patch("/v1/topics/t", json={"schema": V1}))
+        await come.wait()
+        for change in ({"schema": V2}, {"flush": {"max_age_s": 7}}):
+            changed = await two.patch("/v1/topics/t", json=change)
+            assert changed.status_code == 200, changed.text
+        await until(lambda: topic.layout.schema_id == 2 and topic.record.config.flush.max_age_s == 7)
+        go.set()
+        assert (await late).status_code == 200
+        now = (await two.get("/v1/topics/t")).json()
+        assert (now["schema_id"], now["flush"]["max_age_s"]) == (2, 7)
+
+
 async def test_a_broker_whose_watch_lags_takes_and_shows_the_newest_version(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 2) as cluster, asking(cluster, 0) as one, asking(cluster, 1) as two:
         await created(one, initial_segments=4)
