@@ -43,11 +43,6 @@ def next_version(stated: Any, before: pa.Schema) -> tuple[dict[str, Any], pa.Sch
     return schema, after
 
 
-def is_stated(columns: pa.Schema, stated: Any) -> bool:
-    """Tells whether a schema, as JSON, has exactly these columns, whatever its own id is. Raises InvalidRequest."""
-    return is_same(columns, parse_schema(with_ids(stated, columns)))
-
-
 def is_same(one: pa.Schema, other: pa.Schema) -> bool:
     """Tells whether two schemas have the same columns, whatever their own ids are."""
     return bool(one.remove_metadata().equals(other.remove_metadata(), check_metadata=True))

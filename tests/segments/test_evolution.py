@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from seaweedq.errors import InvalidRequest, NotReady, SchemaIncompatible
 from seaweedq.rows.arrow_bodies import decode_arrow
 from seaweedq.rows.intake import Intake
-from seaweedq.segments.evolution import RULES, is_stated, next_version
+from seaweedq.segments.evolution import RULES, is_same, next_version
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import assemble
 from seaweedq.segments.schema import parse_schema
@@ -99,8 +99,8 @@ def test_new_fields_get_the_next_ids_and_a_version_the_next_id() -> None:
     found, columns = next_version(stated, parse_schema(schema(A, B, number=4)))
     assert [field["id"] for field in found["fields"]] == [2, 7, 8, 9, 1]
     assert (found["schema-id"], columns.metadata) == (5, {b"schema-id": b"5"})
-    assert is_stated(columns, {**found, "schema-id": 0})
-    assert not is_stated(columns, schema(A, B))
+    assert is_same(columns, parse_schema({**found, "schema-id": 0}))
+    assert not is_same(columns, parse_schema(schema(A, B)))
 
 
 @pytest.mark.parametrize(

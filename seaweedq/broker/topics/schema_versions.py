@@ -17,7 +17,6 @@ lost may have the name of the next version: it has other columns then, and is re
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from math import inf
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -37,7 +36,7 @@ from seaweedq.coordination.interface import Compare, Coordination, Put, entries
 from seaweedq.coordination.records import SchemaRecord, TopicConfig, TopicRecord
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import InvalidRequest, SchemaIncompatible, SchemaNotFound, TopicConflict
-from seaweedq.segments.evolution import is_same, is_stated, next_version
+from seaweedq.segments.evolution import is_same, next_version, with_ids
 from seaweedq.segments.layout import Format, Layout, schema_id_of, unheld
 from seaweedq.segments.schema import encode_fields, parse_schema
 from seaweedq.storage.interface import ObjectStore
@@ -114,18 +113,27 @@ class SchemaVersions:
 
     async def has(self, topic: Topic, stated: Any) -> bool:
         """Tells whether a schema, as JSON, is one of the topic's versions, whatever id it states of itself; a pending
-        one counts first. One that is no schema is none of them. Raises as `finish`."""
+        one counts first. One that is no schema is none of them. Raises as `finish`, and NeedsNewerBroker if it is none
+        of those that can be read, and there are others."""
         await self.finish(topic)
         if topic.layout.format is not Format.TYPED:
             return False
+        try:
+            columns = parse_schema(with_ids(stated, topic.layout.values))  # which have the ids of all earlier versions
+        except InvalidRequest:
+            return False
+        if is_same(topic.layout.values, columns):
+            return True
+        unreadable = None
         prefix = keys.SCHEMAS.prefix(topic.name, topic.record.incarnation)
-        with suppress(InvalidRequest):
-            if is_stated(topic.layout.values, stated):
+        async for entry in entries(self._coordination, prefix, limit=PAGE):
+            held = keys.SCHEMAS.read(entry)
+            if isinstance(held, Unreadable):
+                unreadable = held
+            elif is_same(parse_schema(held.record.schema), columns):
                 return True
-            async for entry in entries(self._coordination, prefix, limit=PAGE):
-                held = keys.SCHEMAS.read(entry)
-                if isinstance(held, Versioned) and is_stated(parse_schema(held.record.schema), stated):
-                    return True
+        if unreadable:
+            raise unreadable.error()
         return False
 
     async def next(self, topic: Topic, stated: Any, expected: int | None) -> Version | None:

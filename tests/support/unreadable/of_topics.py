@@ -102,6 +102,7 @@ def typed_topic(broker: Broker) -> Topic:
 async def schema_broken(world: World) -> None:
     """The version alone waits, and rows of it where they are not known yet; the newest one goes on."""
     await world.refuses("GET", f"{TYPED}/schemas/0", topic="typed")
+    await world.refuses("PUT", TYPED, {"format": "typed", "schema": typed("a")}, topic="typed")
     for number, one in enumerate(world.living):
         topic = typed_topic(one)
         topic.layouts.pop(0, None)  # as in a broker that has met no rows of it
