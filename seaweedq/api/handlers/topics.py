@@ -616,6 +616,8 @@ async def _change_schema(
         detail = f"the schema of topic {topic.name!r} cannot change, because brokers write to this topic"
         raise InvalidRequest(detail, field="schema", value=topic.name)
     _check_size(wanted.schema)
+    await services.catalog.refresh(topic.name)  # the answer is by the newest version
+    topic = services.catalog.topic(topic.name)
     expected = None if wanted.if_schema_id is UNSET else wanted.if_schema_id
     if not dry_run:
         await services.schemas.change(topic, wanted.schema, expected)

@@ -95,12 +95,15 @@ class SchemaVersions:
         if topic.layout.format is not Format.TYPED:
             return ()
         prefix = keys.SCHEMAS.prefix(topic.name, topic.record.incarnation)
-        known = await self._coordination.count(prefix)
-        newest = topic.layout.schema_id
-        return range(newest - max(known - (topic.record.pending is not UNSET), 1) + 1, newest + 1)
+        oldest = (await self._coordination.range(prefix, limit=1)).entries
+        newest = topic.layout.schema_id  # the records may be ahead of what is known of the topic here
+        return range(keys.SCHEMAS.parse(oldest[0].key)[2] if oldest else newest, newest + 1)
 
     async def read(self, topic: Topic, schema_id: int) -> dict[str, Any]:
-        """Returns a version's schema. Raises SchemaNotFound."""
+        """Returns a version's schema; the topic's record is read again for a later one than those that are known here.
+        Raises SchemaNotFound."""
+        if schema_id > topic.layout.schema_id:
+            await self._catalog.refresh(topic.name)
         if topic.layout.format is Format.TYPED and topic.layout.schema_id == schema_id:
             return topic.record.config.schema or {}
         record = None
@@ -230,7 +233,10 @@ class SchemaVersions:
             held = keys.SUBSCRIPTIONS.read(entry)
             if isinstance(held, Unreadable) or held.record.state != "active":
                 continue
-            target = self._catalog.get(held.record.dead_letter_topic or "")
+            if not (name := held.record.dead_letter_topic):
+                continue
+            await self._catalog.refresh(name)  # it may just have got that version
+            target = self._catalog.get(name)
             if target and (field := unheld(columns, target.layout.values)) is not None:
                 rule = f"the dead-letter topic {target.name!r} lacks the field; change the schema of that topic first"
                 found.append({"field": field, "id": None, "from": None, "to": None, "rule": rule})

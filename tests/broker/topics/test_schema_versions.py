@@ -198,6 +198,29 @@ async def test_of_two_changes_at_once_one_is_decided_first(tmp_path: Path) -> No
         assert (await two.get("/v1/topics/t/schemas/1")).json()["schema"] == won
 
 
+async def test_a_broker_whose_watch_lags_answers_by_the_newest_version(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 2) as cluster, asking(cluster, 0) as one, asking(cluster, 1) as two:
+        await created(one)
+        letters = {"start": "earliest", "mode": "shared", "max_attempts": 1, "dead_letter_topic": "dead"}
+        assert (await one.put("/v1/topics/t/subscriptions/s", json=letters)).status_code == 201
+        for topic in ("t", "dead"):
+            await until(lambda name=topic: inside.catalog(cluster.brokers[1]).get(name))
+        await deaf(cluster.brokers[1])
+        for topic in ("dead", "t"):
+            assert (await one.patch(f"/v1/topics/{topic}", json={"schema": V1})).status_code == 200
+        assert inside.topic(cluster.brokers[1], "t").layout.schema_id == 0
+        assert (await two.get("/v1/topics/t/schemas")).json() == {"schema_ids": [0]}
+        assert (await two.get("/v1/topics/t/schemas/1")).status_code == 200
+        assert (await one.patch("/v1/topics/dead", json={"schema": V2})).status_code == 200
+        dry = await two.patch("/v1/topics/t?dry_run=true", json={"schema": V2, "if_schema_id": 1})
+        assert (dry.status_code, dry.json().get("schema_id")) == (200, 2), dry.text
+        v3 = {"fields": [*V2["fields"], {"name": "z", "type": "int"}]}
+        for topic, schema in (("t", V2), ("dead", v3)):
+            assert (await one.patch(f"/v1/topics/{topic}", json={"schema": schema})).status_code == 200
+        changed = await two.patch("/v1/topics/t", json={"schema": v3, "if_schema_id": 2})
+        assert (changed.status_code, changed.json().get("schema_id")) == (200, 3), changed.text
+
+
 def held_back(patch: pytest.MonkeyPatch, target: Any, name: str) -> tuple[asyncio.Event, asyncio.Event]:
     """Has a coroutine wait before it ends, once: an event that it has come there, and one that lets it go on."""
     come, go, whole = asyncio.Event(), asyncio.Event(), getattr(target, name)
