@@ -237,18 +237,7 @@ class Publish:
                 topic = await in_time(self._known(request, name, posted), deadline)
             _check_format(topic.layout, posted.format)
             try:
-                known = topic.layout
-                try:
-                    found = await self._append(request, topic, posted, producer, deadline)
-                except TimeUnknown:  # from the decoder, before anything is stored
-                    await deadline.retry(self.time.learn, Unavailable, pause_s=AGAIN_S)
-                    found = await self._append(request, topic, posted, producer, deadline)
-                except (InvalidMessages, InvalidRequest):
-                    if known.format is not Format.TYPED or not await in_time(
-                        self.schemas.is_later(topic, known), deadline
-                    ):
-                        raise
-                    found = await self._append(request, topic, posted, producer, deadline)
+                found = await self._append_by_newest(request, topic, posted, producer, deadline)
             except (InvalidMessages, *REFUSALS):
                 repeated = await in_time(self._repeated(topic, posted, producer), deadline) if producer else None
                 if repeated is None:
@@ -262,6 +251,23 @@ class Publish:
             size = ID_BYTES * published.count if with_ids else 0
             return Answer(200, await self.reader.decoding.run_at_once(size, answer_body, published, with_ids))
         return Answer(200, answer_body(published, with_ids))
+
+    async def _append_by_newest(
+        self, request: Request, topic: Topic, posted: _PublishBody, producer: Producer | None, deadline: Deadline
+    ) -> Answer | PublishResult:
+        """Appends as `_append`. Learns the time of the cluster if the messages need it, and refuses messages only by
+        the newest version of a typed topic's schema."""
+        while True:
+            known = topic.layout
+            try:
+                return await self._append(request, topic, posted, producer, deadline)
+            except TimeUnknown:  # from the decoder, before anything is stored
+                await deadline.retry(self.time.learn, Unavailable, pause_s=AGAIN_S)
+            except (InvalidMessages, InvalidRequest):
+                if known.format is not Format.TYPED:
+                    raise
+                if not await in_time(self.schemas.is_later(topic, known), deadline):
+                    raise
 
     async def _append(
         self, request: Request, topic: Topic, posted: _PublishBody, producer: Producer | None, deadline: Deadline

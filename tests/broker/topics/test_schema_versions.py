@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec import UNSET
 
-from seaweedq.broker.topics import schema_versions
+from seaweedq.broker.topics import Topic, schema_versions
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Delete, Put
+from seaweedq.coordination.interface import Change, Delete, Put
 from seaweedq.segments.evolution import next_version
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.storage.memory import MemoryStore
@@ -219,6 +219,29 @@ async def test_a_broker_whose_watch_lags_answers_by_the_newest_version(tmp_path:
             assert (await one.patch(f"/v1/topics/{topic}", json={"schema": schema})).status_code == 200
         changed = await two.patch("/v1/topics/t", json={"schema": v3, "if_schema_id": 2})
         assert (changed.status_code, changed.json().get("schema_id")) == (200, 3), changed.text
+
+
+async def test_a_publish_is_refused_by_the_newest_version_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch brings one version between the refusal and the look, and is behind the next."""
+    async with in_loop(tmp_path, 2) as cluster, asking(cluster, 0) as one, asking(cluster, 1) as two:
+        await created(one)
+        await send(two, {"k": "a", "n": 1})
+        await deaf(cluster.brokers[1])
+        assert (await one.patch("/v1/topics/t", json={"schema": V1})).status_code == 200
+        first = await cluster.coordination.get(keys.TOPICS.key("t"))
+        assert first
+        assert (await one.patch("/v1/topics/t", json={"schema": V2})).status_code == 200
+        schemas, is_later = cluster.brokers[1].schemas, cluster.brokers[1].schemas.is_later
+
+        async def watched(topic: Topic, known: Layout) -> bool:
+            inside.catalog(cluster.brokers[1]).apply([Change(first.key, first.value, first.revision)])
+            return await is_later(topic, known)
+
+        monkeypatch.setattr(schemas, "is_later", watched)
+        sent = await send(two, {"k": "z", "y": "of version 2"})
+        assert sent.status_code == 200, sent.text
 
 
 def held_back(patch: pytest.MonkeyPatch, target: Any, name: str) -> tuple[asyncio.Event, asyncio.Event]:
