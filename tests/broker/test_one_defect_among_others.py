@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from seaweedq.broker.cluster.periodic_tasks import DELETION_S, Deletions
+from seaweedq.broker.cluster.periodic_tasks import ABANDONED_S, Abandoned
 from seaweedq.broker.reshape.reshaping import Drain
 from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.subscriptions.subscribing import Handoff
@@ -38,12 +38,13 @@ class Work:
         return True
 
 
-async def test_a_deletion(caplog: pytest.LogCaptureFixture) -> None:
-    times = iter((0.0, DELETION_S + 1))
-    clock, work, doomed = SimpleNamespace(monotonic_s=lambda: next(times)), Work(), [topic("bad"), topic("good")]
-    deletions = Deletions(cast(Any, SimpleNamespace(being_deleted=lambda: doomed)), work, cast(Clock, clock))
-    await deletions.end()
-    await deletions.end()
+async def test_abandoned_work(caplog: pytest.LogCaptureFixture) -> None:
+    """A change of a schema that met one ended those of all topics behind it, each time."""
+    times = iter((0.0, ABANDONED_S + 1))
+    clock, work, left = SimpleNamespace(monotonic_s=lambda: next(times)), Work(), [topic("bad"), topic("good")]
+    abandoned = Abandoned(lambda: left, work, "is not deleted yet", cast(Clock, clock))
+    await abandoned.end()
+    await abandoned.end()
     assert work.ended == ["good"]
     assert "topic bad is not deleted yet" in caplog.text
     assert "a defect" in caplog.text

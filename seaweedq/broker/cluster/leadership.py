@@ -8,10 +8,9 @@ from seaweedq.broker.cluster.leader import Leader, Recoveries
 from seaweedq.broker.cluster.level_upgrade import LevelUpgrade
 from seaweedq.broker.cluster.limit_split import LimitSplit
 from seaweedq.broker.cluster.periodic_tasks import (
-    Deletions,
+    Abandoned,
     JournalSweep,
     LateFiles,
-    PendingVersions,
     PeriodicTask,
     UploadSweep,
 )
@@ -96,8 +95,8 @@ class Leadership(Service):
         uploads = UploadSweep(
             catalog, coordination, context.store.payloads, clock, grace_s, leading, context.generations.check
         )
-        deletions = Deletions(catalog, deletion.delete, clock)
-        versions = PendingVersions(catalog, schemas.finish, clock)
+        deletions = Abandoned(catalog.being_deleted, deletion.delete, "is not deleted yet", clock)
+        versions = Abandoned(catalog.pending.values, schemas.finish, "still has a pending version of its schema", clock)
         late_files = LateFiles(catalog, admin.sweep, clock)
         journals = JournalSweep(coordination, context.journals, context.generations)
         return (

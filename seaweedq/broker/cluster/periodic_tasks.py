@@ -1,6 +1,7 @@
 """Periodic tasks of the leader, and its sweeps. They run beside its rounds, each at most once at a time.
 
-Abandoned deletions of topics are continued, and backends of journals delete the rests of dead brokers.
+Abandoned deletions of topics and changes of schemas are continued, and backends of journals delete the rests of dead
+brokers.
 
 Late files: a put that was under way when its broker was cut off may land minutes later. The ids of its segment are
 never used again, so no broker reads it. But readers of the whole directory do, and after the topic's name was taken
@@ -19,7 +20,7 @@ are read, and a record comes to name a list within the lease of the broker that 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -44,9 +45,8 @@ from seaweedq.journal.interface import Journals
 from seaweedq.storage.generations import Generations
 from seaweedq.storage.interface import PayloadStore, folders
 
-DELETION_S = 5.0  # the leader continues a deletion that has not ended for so long
-DELETIONS = 4
-PENDING_S = 5.0  # the leader ends a change of a schema that has not ended for so long
+ABANDONED_S = 5.0  # the leader continues work on a topic that has not ended for so long
+AT_A_TIME = 4  # topics
 logger = logging.getLogger(__name__)
 LATE_S = 600.0
 PAGE = 200
@@ -88,49 +88,37 @@ class PeriodicTask:
             self._task = None
 
 
-class Deletions:
-    """Deletions of topics that the broker which began them seems to have abandoned."""
+class Abandoned:
+    """Work on topics that the broker which began it seems to have abandoned: it has been `under_way` for ABANDONED_S.
+    `what` completes the log line of a topic whose work fails."""
 
-    def __init__(self, catalog: Catalog, delete: Callable[[Topic], Awaitable[None]], clock: Clock) -> None:
-        self._catalog = catalog
-        self._delete = delete
+    def __init__(
+        self,
+        under_way: Callable[[], Iterable[Topic]],
+        finish: Callable[[Topic], Awaitable[None]],
+        what: str,
+        clock: Clock,
+    ) -> None:
+        self._under_way = under_way
+        self._finish = finish
+        self._what = what
         self._clock = clock
         self._since_s: dict[Topic, float] = {}
 
     async def end(self) -> None:
-        """Continues those that are due."""
+        """Continues what is due."""
         now_s = self._clock.monotonic_s()
-        self._since_s = {topic: self._since_s.get(topic, now_s) for topic in self._catalog.being_deleted()}
-        due = [topic for topic, since_s in self._since_s.items() if now_s - since_s > DELETION_S]
-        await gather_bounded(DELETIONS, self._end, due)
+        self._since_s = {topic: self._since_s.get(topic, now_s) for topic in self._under_way()}
+        due = [topic for topic, since_s in self._since_s.items() if now_s - since_s > ABANDONED_S]
+        await gather_bounded(AT_A_TIME, self._end, due)
 
     async def _end(self, topic: Topic) -> None:
         try:
-            await self._delete(topic)
+            await self._finish(topic)
         except SeaweedqError as error:
-            logger.warning("topic %s is not deleted yet: %s", topic.name, error)
+            logger.warning("topic %s %s: %s", topic.name, self._what, error)
         except Exception:  # a defect must not end the others under way
-            logger.exception("topic %s is not deleted yet", topic.name)
-
-
-class PendingVersions:
-    """Versions of topics' schemas that were decided, and whose brokers seem to have gone before they counted."""
-
-    def __init__(self, catalog: Catalog, finish: Callable[[Topic], Awaitable[None]], clock: Clock) -> None:
-        self._catalog = catalog
-        self._finish = finish
-        self._clock = clock
-        self._since_s: dict[Topic, float] = {}
-
-    async def end(self) -> None:
-        """Has those count that are due."""
-        now_s = self._clock.monotonic_s()
-        self._since_s = {topic: self._since_s.get(topic, now_s) for topic in self._catalog.pending.values()}
-        for topic in [topic for topic, since_s in self._since_s.items() if now_s - since_s > PENDING_S]:
-            try:
-                await self._finish(topic)
-            except SeaweedqError as error:
-                logger.warning("the next version of the schema of %s does not count yet: %s", topic.name, error)
+            logger.exception("topic %s %s", topic.name, self._what)
 
 
 class JournalSweep:
