@@ -4,10 +4,13 @@ by SIGKILL, and while a subscription reads.
 """
 
 import asyncio
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from seaweedq.broker.retention.files import TopicFiles
@@ -18,7 +21,7 @@ from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records import Counter, TopicConfig
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import SeaweedqError
-from seaweedq.segments.entry import segment_folder
+from seaweedq.segments.entry import MARKERS, segment_folder
 from seaweedq.storage.identity import newest_round
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import publish
@@ -497,3 +500,30 @@ async def test_a_subscription_moves_up_with_the_start_and_counts(tmp_path: Path)
         assert len(got) + skipped >= end, "what never came was counted"
         await publish(world.broker, inside.topic(world.broker, "t"), "7")
         assert len((await http.post(f"{S}/pull", json={"max_messages": 9})).json()["messages"]) == 1
+
+
+async def test_the_marker_of_a_schema_stays_when_all_rows_before_it_go(tmp_path: Path) -> None:
+    """Bare readers have the columns of the newest version from it, also while no row of that version has come."""
+    async with retained(tmp_path) as world, world.http() as http:
+        fields = [{"name": "n", "type": "int"}]
+        config = {"format": "typed", "schema": {"fields": fields}, "retention": {"max_age_s": DAY_S}}
+        assert (await http.put("/v1/topics/typed", json=config)).status_code == 201
+        assert (await http.post("/v1/topics/typed/messages", json={"value": {"n": 1}})).status_code == 200
+        assert (await http.post("/v1/topics/typed/flush")).status_code == 200
+        wider = {"fields": [{"name": "n", "type": "long"}, {"name": "x", "type": "string"}]}
+        assert (await http.patch("/v1/topics/typed", json={"schema": wider})).status_code == 200
+        markers = await world.store.list(segment_folder("typed", MARKERS))
+        for seconds in (0, DAY_S + 130, GRACE_S, GRACE_S):
+            world.pass_time(seconds)
+            await world.retention.round()
+        await inside.topic_admin(world.broker).sweep()
+        (left,) = await world.store.list(segment_folder("typed", 0))
+        assert await world.store.list(segment_folder("typed", MARKERS)) == markers
+        assert len(markers) == 1
+        shown = [pq.read_table(io.BytesIO(await world.store.read(name))) for name in (*markers, left)]
+        assert [table.num_rows for table in shown] == [0, 0]
+        assert shown[0].schema.field("n").type == pa.int64()
+        assert shown[0].schema.remove_metadata() == shown[1].schema.remove_metadata()
+        assert (await http.post("/v1/topics/typed/messages", json={"value": {"n": 2**40}})).status_code == 200
+        page = (await http.get("/v1/topics/typed/segments/0/messages?offset=1")).json()["messages"]
+        assert [message["value"] for message in page] == [{"n": 2**40, "x": None}]
