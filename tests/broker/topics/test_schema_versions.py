@@ -258,7 +258,7 @@ def held_back(patch: pytest.MonkeyPatch, target: Any, name: str) -> tuple[asynci
     return come, go
 
 
-async def test_a_version_that_was_checked_against_an_earlier_one_is_checked_again(
+async def test_a_version_that_was_checked_too_early_is_checked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = {"type": "struct", "fields": [*V0["fields"], {"name": "y", "type": "string"}]}
