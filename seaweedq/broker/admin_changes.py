@@ -72,8 +72,8 @@ class AdminChanges:
         counter = await self._coordination.get(keys.COUNTERS.key(name))
         segments = await self._below(keys.SEGMENTS.prefix(name, held.record.incarnation))
         versions = []
-        if schema := held.record.config.schema:
-            newest = int(schema.get("schema-id", 0))
+        if held.record.config.schema:
+            newest = held.record.config.schema_id
             paths = [keys.SCHEMAS.key(name, held.record.incarnation, n) for n in (newest - 1, newest) if n >= 0]
             versions = [Put(at, there.value) for at in paths if (there := await self._coordination.get(at))]
         return [*([Put(counter.key, counter.value)] if counter else ()), *segments, *versions]

@@ -253,6 +253,11 @@ class TopicConfig(msgspec.Struct, frozen=True):
     limits: Limits | UnsetType = UNSET
 
     @property
+    def schema_id(self) -> int:
+        """The id of the newest version of the schema; 0 without one."""
+        return int((self.schema or {}).get("schema-id", 0))
+
+    @property
     def lines_are_bare(self) -> bool:
         """Tells whether a line of NDJSON is itself the value, unless a request says otherwise."""
         return self.ndjson == "bare"

@@ -7,7 +7,8 @@
 - A segment's term rises exactly when its record gets another owner.
 - A segment's range, lineage and end never change. It has an end, and when it was sealed, exactly if it is sealed; then
   it has successors, and neither an owner nor an intent.
-- A topic's incarnation never falls, and one that is being deleted stays so.
+- A topic's incarnation never falls, and one that is being deleted stays so. Its schema goes on to the next version
+  alone, which was pending, and its columns are those of a version.
 
 `Catalog.commit` has `check_writes` refuse transactions that would break one (`broken_by`). That costs as much as the
 transaction is large, whatever the topic is: a write is judged by the segments that it touches. `broken_in_topic` looks
@@ -24,6 +25,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from seaweedq.broker.topics.segment_index import Records
 from seaweedq.checks import InvariantViolated
@@ -73,6 +75,7 @@ def broken_by_topic(before: TopicRecord | None, after: TopicRecord | None) -> li
             found.append("a topic that is being deleted is active again")
         if before.created_us != after.created_us:
             found.append("the time of creation changes")
+        found += _broken_schema(before, after)
     return found
 
 
@@ -87,6 +90,16 @@ def broken_in_topic(records: Mapping[int, SegmentRecord]) -> list[str]:
             if number not in records[other].predecessors:
                 found.append(f"segment {number} has successor {other}, which does not have it as predecessor")
     return found
+
+
+def _broken_schema(before: TopicRecord, after: TopicRecord) -> Iterator[str]:
+    was, now = before.config.schema_id, after.config.schema_id
+    if now != was and now != before.pending:
+        yield f"the schema goes from version {was} to {now}, which was not pending"
+    if now == was and after.config.columns != before.config.columns:
+        yield f"version {now} of the schema gets other columns"
+    if after.pending not in (UNSET, now + 1):
+        yield f"version {after.pending} of the schema is pending behind {now}"
 
 
 def _broken_in(number: int, record: SegmentRecord) -> Iterator[str]:

@@ -240,6 +240,9 @@ TOPICS = {
     "its incarnation falls": (replace(TOPIC, incarnation=2), "incarnation falls"),
     "its creation is another one": (replace(TOPIC, created_us=9), "time of creation"),
     "it goes while it is active": (None, "active topic goes"),
+    "a version that was not pending": (replace(TOPIC, config=TopicConfig(schema={"schema-id": 1})), "not pending"),
+    "other columns of a version": (replace(TOPIC, config=TopicConfig(columns="b")), "gets other columns"),
+    "a version that is not the next": (replace(TOPIC, pending=2), "pending behind 0"),
 }
 
 
