@@ -116,8 +116,8 @@ def left(cluster: Cluster) -> Iterator[str]:
             if tasks and not life.is_dead:
                 yield f"{life.name} has left, and has tasks: {tasks}"
     for number, disk in enumerate(cluster.disks):
-        if disk.locked:  # a file that a recovery had open as its life ended is closed once nobody refers to it
-            yield f"disk {number} has locks {[*disk.locked]}"
+        if disk.locked or disk.open:
+            yield f"disk {number} has locks {[*disk.locked]} and {len(disk.open)} open files"
         if files := [str(path) for path in disk.files if path.suffix == ".journal"]:
             yield f"disk {number} has the journal files {files}, and all was flushed"
     objects = cluster.store.memory.objects
