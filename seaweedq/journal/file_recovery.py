@@ -10,7 +10,7 @@ a dead NFS server does, since a leader's stop waits for it.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
@@ -88,15 +88,19 @@ class DeadFileJournal:
 
     async def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
         reading = read_journal(self._folder, self._disk)
-        while True:
-            found, error = await self._run(lambda: _some(reading))
-            if not found and error is None:
-                break
-            await claim(sum(commit.size_bytes for commit in found))
-            while found:
-                yield found.popleft()
-            if error:
-                raise error
+        try:
+            while True:
+                found, error = await self._run(lambda: _some(reading))
+                if not found and error is None:
+                    break
+                await claim(sum(commit.size_bytes for commit in found))
+                while found:
+                    yield found.popleft()
+                if error:
+                    raise error
+        finally:
+            if not self._closed:
+                self._worker.submit(reading.close)  # behind a read that is under way
 
     async def terms(self) -> dict[tuple[str, int], Term]:
         return await self._run(lambda: _terms(self._folder, self._disk))
@@ -136,7 +140,7 @@ def _some(reading: Iterator[Commit]) -> tuple[deque[Commit], Exception | None]:
     return found, None
 
 
-def read_journal(folder: Path, disk: Disk) -> Iterator[Commit]:
+def read_journal(folder: Path, disk: Disk) -> Generator[Commit, None, None]:
     """Yields the commits that a dead broker's journal still holds, numbers rising by one; a missing folder holds none,
     nor does one that is done.
 

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import threading
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import JournalUnavailable
 from seaweedq.journal import file_recovery
 from seaweedq.journal.backends import FileJournals
-from seaweedq.journal.disk import Disk
+from seaweedq.journal.disk import Disk, DiskFile
 from seaweedq.journal.home_folder import FolderLock, HomeFolder
 from seaweedq.segments.frames import FILE_HEADER_BYTES
 from tests.support.journal.claims import unbounded
@@ -136,3 +137,34 @@ async def test_a_disk_that_fails_makes_the_journal_unavailable_not_empty(tmp_pat
     disk.broken = False
     assert [commit.number async for commit in dead.commits(unbounded)] == [0]
     await dead.close()
+
+
+class CountingDisk(Disk):
+    """A disk that knows how many descriptors are open. Nothing but `close` closes one."""
+
+    def __init__(self) -> None:
+        self.reading: set[int] = set()
+
+    def open(self, path: Path) -> DiskFile:
+        fd = os.open(path, os.O_RDONLY)
+        self.reading.add(fd)
+        return DiskFile(self, fd)
+
+    def close(self, fd: int) -> None:
+        self.reading.discard(fd)
+        super().close(fd)
+
+
+async def test_a_replay_that_is_broken_off_closes_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_recovery, "READ_BYTES", 1)
+    record, disk = await left_behind(tmp_path / "dead"), CountingDisk()
+    dead = other(tmp_path / "other", disk).open_dead("b", record)
+    await dead.fence()
+    kept = []  # as a traceback or a cycle keeps it
+    read = file_recovery.read_journal
+    monkeypatch.setattr(file_recovery, "read_journal", lambda *of: kept.append(read(*of)) or kept[-1])
+    async with aclosing(dead.commits(unbounded)) as commits:
+        assert (await anext(commits)).number == 0
+        assert disk.reading
+    await dead.close()
+    assert not disk.reading
