@@ -56,13 +56,13 @@ class _Exchange:
 class Channel:
     """A connection of a client on which an answer comes in parts, or a WebSocket. Parts come in their order."""
 
-    def __init__(self, network: "Network", to: str) -> None:
+    def __init__(self, network: "Network", to: str, is_socket: bool) -> None:
         self.to = to
         self._network = network
         self._parts: asyncio.Queue[Mapping[str, Any] | Exception] = asyncio.Queue()
         self._said: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
         self._free_s = 0.0
-        self.is_socket = False
+        self._is_socket = is_socket
         self._run: asyncio.Task[None] | None = None
 
     async def read(self, within_s: float) -> Mapping[str, Any]:
@@ -79,17 +79,18 @@ class Channel:
 
     def leave(self) -> None:
         """The client has gone."""
-        kind = "websocket.disconnect" if self.is_socket else "http.disconnect"
+        kind = "websocket.disconnect" if self._is_socket else "http.disconnect"
         self._network.later(self._said.put_nowait, {"type": kind, "code": 1005})
 
     def begin(self, life: Life, app: Any, scope: dict[str, Any], body: bytes) -> None:
         """Begins at the broker: what comes of the application goes to the client."""
-        self.is_socket = scope["type"] == "websocket"
-        self._said.put_nowait(
-            {"type": "websocket.connect"}
-            if self.is_socket
-            else {"type": "http.request", "body": body, "more_body": False}
-        )
+        early = [self._said.get_nowait() for _ in range(self._said.qsize())]  # the client may have gone by now
+        if self._is_socket:
+            self._said.put_nowait({"type": "websocket.connect"})
+        else:
+            self._said.put_nowait({"type": "http.request", "body": body, "more_body": False})
+        for message in early:
+            self._said.put_nowait(message)
 
         async def send(message: Mapping[str, Any]) -> None:
             await reach_outside()
@@ -142,10 +143,9 @@ class Network:
             channel.cancel()
 
     def busy(self, url: str) -> int:
-        """How many requests and streams of clients are under way at a broker. A WebSocket may stay: a client that was
-        cut off does not close it."""
-        exchanges, streams = self._open.get(url, {}).values(), self._channels.get(url, ())
-        return sum(one.sender == CLIENTS for one in exchanges) + sum(not one.is_socket for one in streams)
+        """How many requests and connections of clients are under way at a broker."""
+        exchanges = self._open.get(url, {}).values()
+        return sum(one.sender == CLIENTS for one in exchanges) + len(self._channels.get(url, ()))
 
     async def send(self, sender: str, to: str, request: Request) -> Relayed:
         """Sends a request from a URL, or CLIENTS. Raises Refused, Reset, or waits for ever."""
@@ -166,7 +166,7 @@ class Network:
     async def open(self, to: str, request: Request, *, socket: bool = False) -> Channel:
         """Opens a connection of a client, whose request always arrives."""
         self.count += 1
-        channel = Channel(self, to)
+        channel = Channel(self, to, socket)
         self.later(self._connect, channel, request, socket)
         return channel
 
