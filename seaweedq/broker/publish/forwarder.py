@@ -132,6 +132,15 @@ class _Link:
             asyncio.get_running_loop().call_soon(self._depart)
         return outcome
 
+    async def stop(self) -> None:
+        """Ends what is under way, and fails what waits: nobody is there any more who needs an answer."""
+        waiting, self._waiting = self._waiting, deque()
+        for _, outcome in waiting:
+            fail(outcome, Unavailable("this broker is stopping", inside=self._url))
+        for flight in (flights := [*self._flights]):
+            flight.cancel()
+        await asyncio.gather(*flights, return_exceptions=True)
+
     def _depart(self) -> None:
         while self._waiting and len(self._flights) < FLIGHTS:
             taken: list[_Sent] = []
@@ -184,6 +193,10 @@ class Forwarder:
         if link is None:
             link = self._links[url] = _Link(self._peers, url, self._timeout_s)
         return link.send(frame)
+
+    async def stop(self) -> None:
+        """Ends the requests that other brokers have not answered."""
+        await asyncio.gather(*(link.stop() for link in self._links.values()))
 
 
 class ForwardReceiver:

@@ -5,13 +5,15 @@ waits longer than a publish may take, and nobody is forgotten.
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.publish.forwarder import IDENTITIES, KEPT, Identities
+from seaweedq.broker.publish import forwarder
+from seaweedq.broker.publish.forwarder import FLIGHTS, IDENTITIES, KEPT, Forwarder, Identities
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.deadline import Deadline
@@ -129,6 +131,35 @@ async def test_singles_that_find_no_slot_are_told_and_those_after_them_go_on(tmp
             await place.__aexit__(None, None, None)
         del inside.forward_receiver(together.brokers[1]).receive
         await publish(one, topic, "2")
+
+
+class SilentPeers:
+    """Brokers that never answer."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def post(self, url: str, call: str, body: bytes, timeout_s: float) -> bytes:
+        self.asked += 1
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@pytest.mark.parametrize("count", [1, 3 * FLIGHTS])
+async def test_a_stop_ends_what_no_other_broker_answers(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Under way, or waiting for its turn: it would go on until the time for a publish is over."""
+    monkeypatch.setattr(forwarder, "FORWARD_BYTES", 1)
+    monkeypatch.setattr(forwarder, "encode_forward", lambda frames: b"")
+    peers: Any = SilentPeers()
+    links, before = Forwarder(peers, 10), asyncio.all_tasks()
+    frame: Any = SimpleNamespace(header=SimpleNamespace(length=1))
+    outcomes = [links.send("http://b", frame) for _ in range(count)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert peers.asked == min(count, FLIGHTS)
+    await links.stop()
+    assert asyncio.all_tasks() == before
+    assert [type(one.exception()) for one in outcomes] == [Unavailable] * count
 
 
 @pytest.mark.brokers
