@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, ParamSpec, TypeVar
 from seaweedq.clock import Clock
 from seaweedq.concurrency.futures import Signal
 from seaweedq.concurrency.pools import READS, Pool
-from seaweedq.coordination.interface import WatchLost
+from seaweedq.coordination.interface import Entry, WatchLost
 from seaweedq.coordination.polling import ALL, PollingCoordination
 from seaweedq.errors import CoordinationUnavailable, StoreUnavailable
 from seaweedq.storage.interface import Data, ListedObject, NoPresignedUrls
@@ -181,9 +181,9 @@ class CoordinationServer(_Server):
         loop.call_later(ENDS_S, self._look, context=self._context)
 
     @property
-    def keys(self) -> list[str]:
+    def entries(self) -> Sequence[Entry]:
         """All that are there."""
-        return [entry.key for entry in self.engine.range("", "", ALL).entries]
+        return self.engine.range("", "", ALL).entries
 
     def changed(self) -> None:
         """Wakes watches."""
