@@ -19,10 +19,10 @@ from seaweedq.cli.server.broker_process import OVERTIME_S
 from seaweedq.cli.server.journals import new_holdings
 from seaweedq.coordination import keys
 from seaweedq.coordination.membership import BackgroundWork
-from seaweedq.errors import DataFolderInUse, Unavailable
+from seaweedq.errors import DataFolderInUse, Unavailable, UnfitStore
 from seaweedq.journal.holdings import Holdings
 from seaweedq.settings import Settings
-from tests.simulation.backends import CoordinationServer, SimulatedCoordination, SimulatedStore, StoreServer
+from tests.simulation.backends import CoordinationServer, SimulatedCoordination, SimulatedStore, StoreServer, Trouble
 from tests.simulation.disks import DiskMachine, LifeDisk
 from tests.simulation.loop import Life, LivesLoop, life_here
 from tests.simulation.network import Network, SimulatedPeers
@@ -209,6 +209,10 @@ class Cluster:
                 starting.cancel()
                 await asyncio.wait([starting])
         except (Unavailable, DataFolderInUse, OSError):  # whatever supervises it tries again
+            return True
+        except UnfitStore:  # three looks that each met an answer that was lost, or an effect that was late
+            if self.store.trouble == Trouble():
+                raise
             return True
         finally:
             self.tell(f"{process.life.name} ends a life")
