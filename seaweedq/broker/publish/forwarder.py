@@ -122,7 +122,7 @@ class _Link:
         self._url = url
         self._timeout_s = timeout_s
         self._waiting: deque[_Sent] = deque()
-        self._flights: set[asyncio.Task[None]] = set()
+        self._flights: dict[asyncio.Task[None], None] = {}
 
     def send(self, frame: ForwardFrame) -> asyncio.Future[Outcome]:
         """Sends a frame together with all others that wait."""
@@ -152,11 +152,11 @@ class _Link:
                     size += frame.header.length
             if taken:
                 flight = asyncio.create_task(self._fly(taken), name=f"forward to {self._url}")
-                self._flights.add(flight)
+                self._flights[flight] = None
                 flight.add_done_callback(self._landed)
 
     def _landed(self, flight: asyncio.Task[None]) -> None:
-        self._flights.discard(flight)
+        self._flights.pop(flight)
         self._depart()
 
     async def _fly(self, taken: Sequence[_Sent]) -> None:
