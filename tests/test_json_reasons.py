@@ -28,7 +28,10 @@ DECODER = msgspec.json.Decoder(Outer)
 @pytest.mark.parametrize(("body", "told"), [
     (b'{"initial_segment":2}', "the request is not valid: there is no field 'initial_segment'; the nearest is "
      "initial_segments"),
-    (b'{"initial_segments":2,"zzz":1}', "the request is not valid: there is no field 'zzz'"),
+    (
+        b'{"initial_segments":2,"zzz":1}',
+        "the request is not valid: there is no field 'zzz'; there are initial_segments, format, names, retention",
+    ),
     (b'{"initial_segments":2,"retention":{"max_age":1}}', 'retention is {"max_age":1}: there is no field \'max_age\'; '
      "the nearest is max_age_s"),
     (b"{}", "the request is not valid: the field initial_segments is missing"),
