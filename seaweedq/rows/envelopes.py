@@ -151,7 +151,7 @@ def decode_reference(body: Any) -> ReferenceEnvelope:
     return _referenced.decode(body)
 
 
-_NAMES = (*Envelope.__struct_fields__, "value_base64", "reference")  # the first message alone is told the nearest
+_NAMES = (*Envelope.__struct_fields__, "value_base64", "reference")
 
 
 def columns_of(messages: Sequence[Message], intake: Intake) -> pa.RecordBatch:
@@ -229,7 +229,7 @@ def _decoded(raw: Any, index: int, intake: Intake) -> Message | Single:
             if given in fields and wanted not in fields:
                 python = "" if wanted == "value_base64" else " (in Python, text, a number, a list or a dict, not bytes)"
                 raise Refusal(f"a {intake.layout.format} topic takes `{wanted}`, not `{given}`{python}") from None
-            raise Refusal(in_words(error, _NAMES if index == 0 else ())) from None
+            raise Refusal(in_words(error, _NAMES)) from None
         return _read_reference(raw, fields, index, intake)
 
 

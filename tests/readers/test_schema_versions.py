@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from seaweedq import Client
 from seaweedq.cli.main import app
 from seaweedq.spark import read_topic
+from tests.support.fixtures.services import s3_server
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.readers.topic_readers import READERS, spark_reader
 
@@ -126,14 +127,11 @@ def test_spark_tables_and_the_source_see_them(spark: Any, grown: str, server: Br
 
 
 @pytest.mark.service
-def test_they_are_the_same_on_s3(
-    broker_process: Callable[..., BrokerProcess], moto_server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = f"{moto_server.place()}/prod"
-    broker = broker_process("--store", f"s3://{store}", "--s3-endpoints", moto_server.endpoint, env=moto_server.env)
-    for name, value in moto_server.env.items():
-        monkeypatch.setenv(name, value)
-    bucket = fsspec.filesystem("s3", endpoint_url=moto_server.endpoint, use_listings_cache=False)
+def test_they_are_the_same_on_s3(broker_process: Callable[..., BrokerProcess], request: pytest.FixtureRequest) -> None:
+    server = s3_server(request, "moto_server")
+    store = f"{server.place()}/prod"
+    broker = broker_process("--store", f"s3://{store}", "--s3-endpoints", server.endpoint, env=server.env)
+    bucket = fsspec.filesystem("s3", endpoint_url=server.endpoint, use_listings_cache=False)
     with Client(broker.url) as client:
         topic = grow(client)
         table = ds.dataset(f"{store}/topics/{topic}", filesystem=bucket, partitioning="hive").to_table()
