@@ -137,14 +137,14 @@ class Holding:
     commits: deque[PackedCommit] = field(default_factory=deque)
     is_fenced: bool = False
 
-    def take(self, header: HoldHeader, commits: Sequence[PackedCommit]) -> int:
-        """Takes commits and lets go of others. Returns the growth in bytes."""
+    def take(self, stored: int, first: int, commits: Sequence[PackedCommit]) -> int:
+        """Takes commits from `first` on, and lets go of those below `stored`. Returns the growth in bytes."""
         before = self.span
-        self.span = before.after(header.stored, header.first, header.first + len(commits))
+        self.span = before.after(stored, first, first + len(commits))
         grown = 0
         for _ in range(min(self.span.first, before.end) - before.first):
             grown -= self.commits.popleft().size_bytes
-        new = commits[max(before.end, self.span.first) - header.first :] if len(self) < self._wanted else ()
+        new = commits[max(before.end, self.span.first) - first :] if len(self) < self._wanted else ()
         for one in new:
             self.commits.append(one)
             grown += one.size_bytes
@@ -192,9 +192,11 @@ class Holdings:
         if header.is_over:
             self._drop(one)
             return HoldAnswer(HoldState.UNKNOWN, one.id)
-        if self.size_bytes + sum(commit.size_bytes for commit in commits) > self.limit_bytes:
+        self.size_bytes += one.take(header.stored, one.span.end, ())  # what comes may need the room
+        lacking = commits[max(0, one.span.end - header.first) :]
+        if self.size_bytes + sum(commit.size_bytes for commit in lacking) > self.limit_bytes:
             return HoldAnswer(HoldState.FULL, one.id)
-        self.size_bytes += one.take(header, commits)
+        self.size_bytes += one.take(header.stored, header.first, commits)
         reach("mirror.held")
         return HoldAnswer(HoldState.HELD, one.id, one.span.end)
 
