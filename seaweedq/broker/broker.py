@@ -487,7 +487,9 @@ class Broker:
         self.suspecting.begin_stop()
         try:
             async with asyncio.timeout(self._left_s()):
-                await asyncio.gather(*(service.hand_over() for service in self.services))
+                handed = [service.hand_over() for service in self.services]
+                for error in filter(None, await asyncio.gather(*handed, return_exceptions=True)):
+                    raise error  # once all have ended
         except (TimeoutError, SeaweedqError) as error:
             logger.warning(
                 "could not hand over all segments and subscriptions; other brokers will recover them: %s",

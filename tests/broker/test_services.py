@@ -12,10 +12,13 @@ from prometheus_client.core import GaugeMetricFamily
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.context import Context
+from seaweedq.broker.reshape.reshaping import Drain
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.errors import CoordinationUnavailable
 from tests.support import privates
 from tests.support.brokers.in_process import make_topic, running
+from tests.support.brokers.in_process_cluster import in_loop
 
 
 class Toy(Service):
@@ -92,3 +95,21 @@ async def test_services_end_in_the_reverse_order_of_their_start(
 
             monkeypatch.setattr(one, "stop", stop)
     assert ended == [*reversed(services)]
+
+
+@pytest.mark.brokers
+async def test_one_that_cannot_hand_over_ends_the_hand_over_of_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toys: list[Toy]
+) -> None:
+    async def refuse(self: Drain) -> None:
+        raise CoordinationUnavailable("as told")
+
+    async def slow(self: Toy) -> None:
+        await asyncio.sleep(0.2)
+        self.said.append("handed over")
+
+    monkeypatch.setattr(Drain, "hand_over", refuse)
+    monkeypatch.setattr(Toy, "hand_over", slow)
+    async with in_loop(tmp_path, 2) as together:
+        await together.brokers[0].drain()
+        assert "handed over" in toys[0].said
