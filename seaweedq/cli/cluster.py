@@ -160,10 +160,15 @@ def level_lines(facts: dict[str, Any]) -> list[str]:
 def left_lines(left: list[dict[str, Any]]) -> list[str]:
     """Describes what dead brokers left behind; empty if nothing waits."""
     lines = [
-        f"{one['broker'] or 'no broker yet'}: {one['state']}, {counted(one['segments'], 'segment')}: {one['why']}"
+        f"{one['broker'] or 'no broker yet'}: {_state(one)}, {counted(one['segments'], 'segment')}: {one['why']}"
         for one in left
     ]
     return ["", "Waiting for an owner or a recovery:", *lines] if lines else []
+
+
+def _state(left: dict[str, Any]) -> str:
+    since = left.get("since")
+    return f"{left['state']} since {since}" if since else str(left["state"])
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:

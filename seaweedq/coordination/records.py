@@ -130,6 +130,13 @@ class LeaderRecord(msgspec.Struct, frozen=True):
     broker: str
 
 
+class UnknownJournal(msgspec.Struct, frozen=True):
+    """Since when no broker that lives can reach a journal, as far as the leader knows, and why."""
+
+    since_us: int
+    why: str
+
+
 class JournalRecord(msgspec.Struct, frozen=True):
     """The place of a broker's journal: which kind of backend has it, and the id of the broker's home folder (`place`),
     whose lock the broker held.
@@ -138,7 +145,7 @@ class JournalRecord(msgspec.Struct, frozen=True):
     replayed; only the journal's content is still to be removed. The broker reads the levels from `lowest` to `highest`.
     `needs_newer`: no broker that lives reads the journal, as far as the leader knows. `left`: the
     broker is dead, and all of its journal has been replayed but what it holds of these topics, since a record of theirs
-    could not be read.
+    could not be read. `unknown`: the broker is dead, and nobody reaches its journal.
     """
 
     kind: str
@@ -149,6 +156,7 @@ class JournalRecord(msgspec.Struct, frozen=True):
     highest: int = 1
     needs_newer: bool = False
     left: tuple[str, ...] | None = None
+    unknown: UnknownJournal | None = None
 
 
 class MirrorMember(msgspec.Struct, frozen=True):

@@ -86,8 +86,14 @@ def highest(found: Iterable[dict[tuple[str, int], Term]]) -> dict[tuple[str, int
 class JournalUnreachable(Exception):
     """This process cannot reach a dead broker's journal, so its content is unknown, and never taken as empty.
 
-    Not in the tree of errors, since it never leaves a recovery.
+    `silent` are brokers that may have it, and did not answer: another broker may reach them. `mirrors` are those of its
+    set. Not in the tree of errors, since it never leaves a recovery.
     """
+
+    def __init__(self, why: str, silent: Sequence[str] = (), mirrors: Sequence[str] = ()) -> None:
+        super().__init__(why)
+        self.silent = silent
+        self.mirrors = mirrors
 
 
 class Journal(Protocol):

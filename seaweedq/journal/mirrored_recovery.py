@@ -150,9 +150,9 @@ class DeadMirroredJournal:
                 silent.append(at.broker)
                 found.remove(at)
         if members:
-            brokers = ", ".join(one.broker for one in record.members)
-            asked = f", {', '.join(silent)} did not answer" if silent else " and nobody who lives has its holding"
-            raise JournalUnreachable(f"no mirror of its set ({brokers}) is there{asked}")
+            mirrors = [one.broker for one in record.members]
+            asked = f"; {', '.join(silent)} did not answer" if silent else ", and no running broker has its commits"
+            raise JournalUnreachable(f"its mirrors ({', '.join(mirrors)}) are gone{asked}", silent, mirrors)
         return "", 0
 
     async def _copy_from(self, at: FoundHolding) -> tuple[str, int]:

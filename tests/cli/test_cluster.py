@@ -39,6 +39,14 @@ def test_what_brokers_that_are_gone_have_left_in_words(monkeypatch: pytest.Monke
     left = [
         {"broker": "a", "state": "recovering", "why": "a broker is replaying it", "segments": 1, "topics": ["t"]},
         {
+            "broker": "b",
+            "state": "unknown",
+            "why": "its mirrors are gone",
+            "segments": 2,
+            "topics": ["t"],
+            "since": "2026-11-27T22:00:00Z",
+        },
+        {
             "broker": None,
             "state": "unassigned",
             "why": "no broker accepts segments now",
@@ -50,6 +58,7 @@ def test_what_brokers_that_are_gone_have_left_in_words(monkeypatch: pytest.Monke
         "",
         "Waiting for an owner or a recovery:",
         "a: recovering, 1 segment: a broker is replaying it",
+        "b: unknown since 2026-11-27T22:00:00Z, 2 segments: its mirrors are gone",
         "no broker yet: unassigned, 1,200 segments: no broker accepts segments now",
     ]
     assert left_lines(left) == lines

@@ -71,7 +71,6 @@ SETS: Mapping[str, str] = {
     "api/openapi.py": "_operation",
     "broker/cluster/leader.py": "Leader._free",
     "broker/rebuild/journals.py": "JournalSearch.search",
-    "broker/recovery/journal_recovery.py": "JournalRecovery.forget_except",
     "broker/topics/segment_index.py": "SegmentIndex.promised",
     "coordination/etcd.py": "EtcdCoordination.close",
     "coordination/view.py": "View._raise_floor",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Self
 
 from fastapi import Response
@@ -9,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.access.rights import Action
 from seaweedq.api.handlers.internal import Internal
-from seaweedq.api.parameters import DIGITS, json_answer
+from seaweedq.api.parameters import DIGITS, json_answer, moment
 from seaweedq.api.routes import OF_BODIES, OPEN, Router
 from seaweedq.api.services import Parts, PartsDep, body, given
 from seaweedq.broker.broker import Broker
@@ -53,14 +54,16 @@ class BrokerAnswer(Struct):
 
 class LeftAnswer(Struct):
     """The journal and the segments that a dead broker left behind, and some of their topics. `broker` is null for
-    segments that never had an owner. `state` is the journal's state (`recovering`, `partly-recovered` or
-    `needs-newer-broker`), or `unassigned` if only segments are left. `why` is the reason for the state."""
+    segments that never had an owner. `state` is the journal's state (`recovering`, `partly-recovered`,
+    `needs-newer-broker`, or `unknown` if no running broker can reach the journal), or `unassigned` if only segments are
+    left. `why` is the reason for the state; `since` is the time since which the journal is unknown, otherwise null."""
 
     broker: str | None
     state: str
     why: str
     segments: int
     topics: tuple[str, ...]
+    since: datetime | None
 
 
 class ClusterAnswer(Struct, omit_defaults=True):
@@ -193,7 +196,14 @@ async def cluster(services: ClusterDep) -> Response:
             leader=leader,
             brokers=brokers,
             left_behind=[
-                LeftAnswer(one.broker, one.state, one.why, one.segments, one.topics)
+                LeftAnswer(
+                    one.broker,
+                    one.state,
+                    one.why,
+                    one.segments,
+                    one.topics,
+                    None if one.since_us is None else moment(one.since_us),
+                )
                 for one in find_orphaned_topics(catalog, roster)
             ],
             unreadable=sorted(roster.unreadable) or UNSET,

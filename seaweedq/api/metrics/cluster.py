@@ -134,6 +134,12 @@ UNREACHABLE = gauge(
     "Journals of dead brokers that this broker cannot reach; their segments wait",
     watch="above 0 on all brokers: make the dead broker's folder available again",
 )
+UNKNOWN = gauge(
+    "seaweedq_journal_unknown_since_seconds",
+    "Unix time since which no running broker can reach the journal of this dead broker; its segments wait",
+    "broker",
+    watch="any: start the dead broker's folder or its mirrors again",
+)
 NEEDING_NEWER = gauge(
     "seaweedq_journals_needing_newer",
     "Journals of dead brokers that no running broker can read; their segments wait",
@@ -152,7 +158,7 @@ OWN_REVOCATIONS = counter(
     "Leases of this process that other brokers revoked while it was running",
     watch="any: other brokers cannot connect to this one. Check `advertise_url`, firewalls and sidecars",
 )
-JOURNALS = (UNRECOVERED, UNREACHABLE, NEEDING_NEWER)
+JOURNALS = (UNRECOVERED, UNREACHABLE, UNKNOWN, NEEDING_NEWER)
 CLUSTER = (BROKERS, LEADER, RENEWALS, LEVEL, POSSIBLE, TOPICS, SEGMENTS, UNSERVED, UNREADABLE)
 SUSPICION = (SUSPICIONS, REVOCATIONS, OWN_REVOCATIONS)
 
@@ -180,7 +186,9 @@ def journal_metrics(broker: Broker) -> Iterator[Metric]:
     dead = [one for one in roster.journals if not roster.alive(one)]
     dead += [one for one in roster.unreadable_journals if not roster.alive(one)]
     yield UNRECOVERED.of(len(dead))
-    yield UNREACHABLE.of(sum(map(recovery.is_unreachable, dead)))
+    yield UNREACHABLE.of(sum(recovery.unreached(one) is not None for one in dead))
+    unknown = {one: found.record.unknown for one, found in roster.journals.items() if found.record.unknown}
+    yield UNKNOWN.by({one: found.since_us / 1e6 for one, found in unknown.items() if not roster.alive(one)})
     yield NEEDING_NEWER.of(sum(known.record.needs_newer for known in roster.journals.values()))
 
 

@@ -14,6 +14,9 @@ broker lives that reads it. The leader asks those that read the levels that it r
 once in its life: a broker that cannot read a journal never will. Safety does not rest on the broker that recovers, nor
 on their number. If nobody reads it, the journal's record says so (`needs_newer`): a request for the segments is told
 that a newer broker is needed. That is a hint, and goes once a broker was found.
+
+Or the leader cannot reach a journal: a mirror of it does not answer. Then it asks others, the mirrors first, at each
+try again. If nobody reaches the journal at two tries in a row, the record says since when it is `unknown`: a hint, too.
 """
 
 import asyncio
@@ -34,14 +37,16 @@ from seaweedq.broker.recovery.replay import RemainingSegments
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import RecoverCall
 from seaweedq.checks import InvariantViolated, reach
+from seaweedq.clock import Clock
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Compare, Coordination, Put
-from seaweedq.coordination.records import JournalRecord, SegmentRecord
+from seaweedq.coordination.records import JournalRecord, SegmentRecord, UnknownJournal
 from seaweedq.coordination.roster import Roster, is_replayed
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import Fenced, NeedsNewerBroker, PeerTooOld, SeaweedqError, Unavailable
+from seaweedq.journal.interface import JournalUnreachable
 from seaweedq.segments.terms import next_term
 
 MARGIN_S = 5.0
@@ -50,6 +55,7 @@ PAGE = 40  # segments in a transaction: twice that, their new owners and four mo
 GIVES = 4  # transactions at a time: publishes to the first segments would hold up those behind them
 ROUND_S = 1.0
 FIRST_AGAIN_S, LAST_AGAIN_S = 1.0, 5.0
+REACHERS = 8  # brokers that are asked in one try to reach a journal
 
 
 class Recoveries:
@@ -62,7 +68,9 @@ class Recoveries:
         peers: Peers,
         coordination: Coordination,
         me: str,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._recovery = recovery
         self._roster = roster
         self._peers = peers
@@ -70,6 +78,7 @@ class Recoveries:
         self._me = me
         self._unable: dict[str, set[str]] = {}  # by broker: those that cannot read its journal
         self._asked: dict[str, str | None] = {}  # by broker: whom this one has asked last
+        self._unreached_us: dict[str, int] = {}  # by broker: since when nobody reaches its journal
 
     def is_of_here(self, journal: Versioned[JournalRecord]) -> bool:
         """As JournalRecovery.is_of_here."""
@@ -78,20 +87,26 @@ class Recoveries:
     async def recover(
         self, broker: str, journal: Versioned[JournalRecord] | Unreadable, remaining: RemainingSegments | None = None
     ) -> bool:
-        """As JournalRecovery.recover; returns False also if another broker is still at it, or nobody reads it. One
-        whose record this broker cannot read is for others alone."""
+        """As JournalRecovery.recover; returns False also if another broker is still at it, or nobody reads or reaches
+        it. One whose record this broker cannot read is for others alone."""
         if isinstance(journal, Unreadable):
             return await self._ask_others(broker, None, journal.why)
         if await self._recovery.recover(broker, journal, remaining):
             return True
-        why = self._recovery.left(broker)
-        return why is not None and await self._ask_others(broker, journal, why)
+        if why := self._recovery.left(broker):
+            return await self._ask_others(broker, journal, why)
+        if unreached := self._recovery.unreached(broker):
+            if unreached.silent and await self._ask_to_reach(broker, unreached):
+                return True
+            await self._note_unknown(broker, journal, unreached)
+        return False
 
     def forget_except(self, journals: Container[str]) -> None:
         """Forgets journals that are not among those that still exist."""
         self._recovery.forget_except(journals)
         self._unable = {broker: unable for broker, unable in self._unable.items() if broker in journals}
         self._asked = {broker: asked for broker, asked in self._asked.items() if broker in journals}
+        self._unreached_us = {broker: since for broker, since in self._unreached_us.items() if broker in journals}
 
     async def _ask_others(self, broker: str, journal: Versioned[JournalRecord] | None, why: str) -> bool:
         unable = self._unable.setdefault(broker, {self._me, broker})
@@ -106,6 +121,37 @@ class Recoveries:
                 return False
         await self._note(broker, journal, None, why)
         return False
+
+    async def _ask_to_reach(self, broker: str, unreached: JournalUnreachable) -> bool:
+        """Asks others for the recovery of a journal that this broker cannot reach. Returns whether one has ended or
+        begun it."""
+        unable = {self._me, broker, *self._unable.get(broker, ())}
+        able = sorted(self._able(unable), key=lambda one: one[0] not in unreached.mirrors)
+        for other, url in able[:REACHERS]:
+            try:
+                await self._peers.call(url, "recover", RecoverCall(broker), bool, ANSWER_S + MARGIN_S)
+            except SeaweedqError as error:
+                logger.debug("broker %s cannot reach the journal of %s: %s", other, broker, error)
+            else:
+                logger.info("broker %s recovers the journal of %s, which this broker cannot reach", other, broker)
+                self._unreached_us.pop(broker, None)
+                return True
+        return False
+
+    async def _note_unknown(
+        self, broker: str, journal: Versioned[JournalRecord], unreached: JournalUnreachable
+    ) -> None:
+        """Records since when nobody reaches a journal, if that was so at the last try, too."""
+        since_us = self._unreached_us.setdefault(broker, now_us := self._clock.now_us())
+        if since_us < now_us and journal.record.unknown is None:
+            logger.error(
+                "no running broker can reach the journal of %s, so its content is unknown, and its segments wait: %s",
+                broker,
+                unreached,
+            )
+            noted = journal.replace(unknown=UnknownJournal(since_us, str(unreached)))
+            put = Put(keys.JOURNALS.key(broker), keys.JOURNALS.encode(noted))
+            await self._coordination.commit([Compare(put.key, journal.revision)], [put])
 
     def _able(self, unable: Container[str]) -> list[tuple[str, str]]:
         """Returns the living brokers that may read more than this one, with their URLs."""

@@ -58,7 +58,9 @@ class Leadership(Service):
         )
         self.limits = LimitSplit(view, election, context.peers, accounts)
         self.snapshots = Snapshots(context)
-        recoveries = Recoveries(recovery.journals, context.roster, context.peers, coordination, context.broker)
+        recoveries = Recoveries(
+            recovery.journals, context.roster, context.peers, coordination, context.broker, context.clock
+        )
         tasks = self._periodic_tasks(context, admin, schemas, deletion, retaining)
         look = LeaderLook(
             Look(coordination, context.store, context.journals, context.backups),

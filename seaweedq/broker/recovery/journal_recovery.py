@@ -148,7 +148,7 @@ class JournalRecovery:
         self._generations = generations
         self._turns = asyncio.Semaphore(REPLAYS)
         self._causes: dict[str, set[str]] = {}  # by broker: the records that could not be read for its journal
-        self._unreached: set[str] = set()  # the brokers whose journals cannot be reached
+        self._unreached: dict[str, JournalUnreachable] = {}  # by the broker whose journal cannot be reached
         self._left: dict[str, str] = {}  # by broker: why its journal was left
 
     def is_of_here(self, journal: Versioned[JournalRecord]) -> bool:
@@ -191,9 +191,10 @@ class JournalRecovery:
         dead = self._journals.open_dead(broker, journal.record)
         try:
             await dead.fence()
-            if broker in self._unreached:
-                self._unreached.remove(broker)
+            if self._unreached.pop(broker, None):
                 logger.info("the journal of %s can be reached again", broker)
+            if journal.record.unknown:
+                journal = await self._record_reached(broker, journal)
             if not journal.record.recovered:
                 async with self._turns:
                     await self._replay_all(broker, journal, dead, remaining)
@@ -212,8 +213,8 @@ class JournalRecovery:
             return False
         except JournalUnreachable as error:
             if broker not in self._unreached:  # it is tried each second or so
-                self._unreached.add(broker)
                 logger.info("the journal of %s cannot be reached, so its segments wait: %s", broker, error)
+            self._unreached[broker] = error
             return False
         except JournalDamaged:
             if not await self._is_finished(broker):
@@ -229,16 +230,16 @@ class JournalRecovery:
         """Returns why this broker leaves a journal for a newer one; None if it does not."""
         return self._left.get(broker)
 
-    def is_unreachable(self, broker: str) -> bool:
-        """Returns whether this broker has tried a journal, and cannot reach it."""
-        return broker in self._unreached
+    def unreached(self, broker: str) -> JournalUnreachable | None:
+        """Returns why this broker, which has tried, cannot reach a journal; None if it can, or has not tried."""
+        return self._unreached.get(broker)
 
     def forget_except(self, journals: Container[str]) -> None:
         """Forgets journals that are left or out of reach, and not among those that still exist."""
         self._left = {broker: why for broker, why in self._left.items() if broker in journals}
         self._causes = {broker: keys for broker, keys in self._causes.items() if broker in journals}
         for broker in [broker for broker in self._unreached if broker not in journals]:
-            self._unreached.remove(broker)
+            del self._unreached[broker]
             logger.info("the journal of %s was recovered by another broker", broker)
 
     async def _is_finished(self, broker: str) -> bool:
@@ -274,6 +275,13 @@ class JournalRecovery:
                 done.rows,
                 done.acks,
             )
+
+    async def _record_reached(self, broker: str, journal: Versioned[JournalRecord]) -> Versioned[JournalRecord]:
+        """Records that a journal can be reached again. Returns its record, as it is if it has changed meanwhile."""
+        wanted = journal.replace(unknown=None)
+        put = Put(keys.JOURNALS.key(broker), keys.JOURNALS.encode(wanted))
+        revision = await self._coordination.commit([Compare(put.key, journal.revision)], [put])
+        return wanted.stored(revision) if revision else journal
 
     async def _record_recovered(self, broker: str, journal: Versioned[JournalRecord]) -> Versioned[JournalRecord]:
         """Records that the journal was recovered, before anything of it is deleted: only then may slots be missing.

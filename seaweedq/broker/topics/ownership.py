@@ -62,14 +62,15 @@ RestoredReason = Literal["file", "cursor"]
 @dataclass(frozen=True, slots=True)
 class OrphanedTopics:
     """The segments of a broker that is gone, or of none, and the state of its journal: `recovering`,
-    `partly-recovered`, `needs-newer-broker`, or `unassigned` if nothing is left to recover. `topics` are some of
-    those that wait."""
+    `partly-recovered`, `needs-newer-broker`, `unknown`, or `unassigned` if nothing is left to recover. `topics` are
+    some of those that wait. A journal is unknown since `since_us`."""
 
     broker: str | None
     state: str
     why: str
     segments: int
     topics: tuple[str, ...]
+    since_us: int | None = None
 
 
 def find_orphaned_topics(catalog: Catalog, roster: Roster) -> list[OrphanedTopics]:
@@ -81,29 +82,33 @@ def find_orphaned_topics(catalog: Catalog, roster: Roster) -> list[OrphanedTopic
         if owner is not None and roster.alive(owner):
             continue
         segments = catalog.owned_by(owner)
-        state, why = _state(owner, roster)
+        state, why, since_us = _state(owner, roster)
         if segments or state != "unassigned":
             topics = tuple(sorted({topic for topic, _, _ in segments})[:NAMED])
-            found.append(OrphanedTopics(owner, state, why, len(segments), topics))
+            found.append(OrphanedTopics(owner, state, why, len(segments), topics, since_us))
     return sorted(found, key=lambda one: (-one.segments, one.broker or ""))
 
 
-def _state(owner: str | None, roster: Roster) -> tuple[str, str]:
-    """Returns the state of a journal, and why it is in that state."""
+def _state(owner: str | None, roster: Roster) -> tuple[str, str, int | None]:
+    """Returns the state of a journal, why it is in that state, and since when it is unknown."""
     journal = None if owner is None else roster.journal(owner)
     if isinstance(journal, Unreadable):
-        return "needs-newer-broker", f"the record of its journal cannot be read: {journal.why}"
+        return "needs-newer-broker", f"the record of its journal cannot be read: {journal.why}", None
     if journal is None or journal.record.recovered:
         takers = any(known.record.takes_more for known in roster.brokers.values())
-        return "unassigned", "the leader is about to give them an owner" if takers else "no broker accepts segments now"
+        why = "the leader is about to give them an owner" if takers else "no broker accepts segments now"
+        return "unassigned", why, None
     record = journal.record
     if record.needs_newer:
         levels = f"levels {record.lowest} to {record.highest}"
-        return "needs-newer-broker", f"no running broker can read its journal (kind {record.kind}, {levels})"
+        return "needs-newer-broker", f"no running broker can read its journal (kind {record.kind}, {levels})", None
+    if record.unknown:
+        why = f"no running broker can reach its journal (kind {record.kind}): {record.unknown.why}"
+        return "unknown", why, record.unknown.since_us
     if record.left:
-        return "partly-recovered", f"records of these topics cannot be read: {', '.join(record.left[:NAMED])}"
+        return "partly-recovered", f"records of these topics cannot be read: {', '.join(record.left[:NAMED])}", None
     place = f", in the folder {record.path}, which that broker must be able to reach" if record.path else ""
-    return "recovering", f"a broker is replaying its journal (kind {record.kind}){place}"
+    return "recovering", f"a broker is replaying its journal (kind {record.kind}){place}", None
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -13,7 +13,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import NAMED, OPENINGS, Holder, SegmentLocks, find_orphaned_topics
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
-from seaweedq.coordination.records import BrokerRecord, JournalRecord, TopicConfig, TopicRecord
+from seaweedq.coordination.records import BrokerRecord, JournalRecord, TopicConfig, TopicRecord, UnknownJournal
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import StoreUnavailable
 from tests.support import privates
@@ -181,6 +181,7 @@ def test_nothing_is_left_where_all_live() -> None:
         (held(path="/data"), "recovering", "in the folder /data"),
         (held(needs_newer=True, lowest=2, highest=9), "needs-newer-broker", "levels 2 to 9)"),
         (held(left=("u",)), "partly-recovered", "cannot be read: u"),
+        (held(unknown=UnknownJournal(7, "its mirrors are gone")), "unknown", "(kind file): its mirrors are gone"),
         (held(recovered=True), "unassigned", "about to give them"),
         (Unreadable("journals/dead", "of level 9", 3), "needs-newer-broker", "of level 9"),
         (None, "unassigned", "about to give them"),
@@ -190,6 +191,7 @@ def test_why_the_segments_of_a_dead_broker_wait(journal: Any, state: str, says: 
     (found,) = told({"dead": [("t", 0, 1), ("t", 0, 2), ("u", 0, 0)]}, {"dead": journal} if journal else {})
     assert (found.broker, found.state, found.segments, found.topics) == ("dead", state, 3, ("t", "u"))
     assert says in found.why
+    assert found.since_us == (7 if state == "unknown" else None)
 
 
 def test_segments_without_owner_journals_without_segments_and_no_taker() -> None:

@@ -1,7 +1,7 @@
 // The cluster: its level, its store, what each broker holds and owns, and what brokers that are gone have left.
 
 import { call, pages, path } from "./api.js";
-import { count, duration, KEY_SPACE, NONE, rate, share, size } from "./format.js";
+import { count, duration, KEY_SPACE, NONE, rate, share, size, time } from "./format.js";
 import { Failure, Field, Figures, html, Name, Polled, Table, Unreadable, useMemo, usePolled, useState } from "./ui.js";
 
 const POLL_MS = 3_000;
@@ -66,7 +66,7 @@ function Bar({ ranges, label }) {
 function Left({ of: left }) {
   const columns = [
     { title: "Broker", of: (one) => html`<${Name} of=${one.broker || "none yet"} />` },
-    { title: "State", of: (one) => html`<span class="mark bad">${one.state}</span>` },
+    { title: "State", of: (one) => html`<span class="mark bad">${one.state}</span>${one.since && ` since ${time(one.since)}`}` },
     { title: "Segments", number: true, of: (one) => count(one.segments) },
     { title: "Topics (at most 20)", of: (one) => one.topics.map((name) => html`<a href=${`#/topics/${encodeURIComponent(name)}/segments`}><${Name} of=${name} /></a> `) },
     { title: "Why", of: (one) => one.why },
