@@ -34,6 +34,7 @@ class StoreSettings(Group):
     s3_endpoints: str = Field(
         "",
         pattern=r"^(\s*https?://[^\s,]+\s*,?)*$",
+        examples=["https://s3.example.com,https://s3-2.example.com"],
         description="Comma-separated endpoint URLs of an S3-compatible store, all with the same data. Empty: "
         "AWS_ENDPOINT_URL_S3, or the region's endpoint. Credentials and region come from AWS's own "
         "variables and files.",
@@ -50,6 +51,7 @@ class StoreSettings(Group):
     s3_sse_kms_key: str = Field(
         "",
         pattern=r"^[!-~]*$",
+        examples=["arn:aws:kms:eu-west-1:111122223333:key/1234abcd"],
         description="ID or ARN of the key for s3_sse=aws:kms. Empty: the account's default S3 key.",
     )
 
@@ -60,6 +62,7 @@ class CoordinationSettings(Group):
     coordination: str = Field(
         "embedded",
         pattern=r"^(embedded|etcd://[^/,\s]+(,[^/,\s]+)*)$",
+        examples=["embedded", "etcd://10.0.0.1:2379,10.0.0.2:2379"],
         description="Key-value store for brokers, topics and segment owners. `embedded`: SQLite in the data folder,"
         " for one machine. `etcd://host:port,...`: for clusters.",
     )
@@ -129,12 +132,14 @@ class ClusterSettings(Group):
     advertise_url: str = Field(
         "",
         pattern=r"^(https?://\S+)?$",
+        examples=["https://broker-1.example.com:8080"],
         description="URL at which clients and other brokers reach this broker. Empty: the address it listens on.",
     )
     zone: str = Field("", description="Availability zone of this broker. The balancer spreads segments across zones.")
     name: str = Field(
         "broker",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}$",
+        examples=["broker-1"],
         description="Name of this broker. Its ID is the name plus a number drawn at each start.",
     )
 
@@ -162,6 +167,7 @@ class AccessSettings(Group):
     allowed_hosts: str = Field(
         "",
         pattern=r"^(\s*(\*|(\*\.)?[A-Za-z0-9._-]+)\s*(,|$))*$",
+        examples=["queue.example.com,*.example.com"],
         description="Additional host names of this broker, comma-separated: `queue.example.com`, `*.example.com`, "
         "or `*`. IP addresses, `localhost` and the host of advertise_url are always allowed; other "
         "hosts get 421, which prevents DNS rebinding. Web pages from allowed names may send requests, "
@@ -170,6 +176,7 @@ class AccessSettings(Group):
     cors_origins: str = Field(
         "",
         pattern=r"^(\s*https?://[A-Za-z0-9._:\[\]-]+/?\s*(,|$))*$",
+        examples=["https://app.example.com"],
         description="Other origins whose web pages may call this broker, comma-separated: "
         "`https://app.example.com`. Their requests need a token like all others; browsers never send "
         "stored credentials.",
@@ -206,6 +213,7 @@ class AddressSettings(Group):
     advertise_peer_url: str = Field(
         "",
         pattern=r"^(https://[^\s/]+)?$",
+        examples=["https://broker-1.example.com:8443"],
         description="URL at which other brokers reach `peer_port`. Empty: the host of advertise_url, or the listen "
         "address.",
     )
@@ -279,6 +287,7 @@ class RequestSettings(Group):
     trusted_proxies: str = Field(
         "",
         pattern=r"^[0-9A-Fa-f.:/,\s]*$",
+        examples=["10.0.0.0/8,192.168.1.1"],
         description="Addresses and networks of reverse proxies, comma-separated: `10.0.0.0/8`. The client address "
         "is then the last address in X-Forwarded-For that is not a trusted proxy.",
     )

@@ -205,7 +205,7 @@ def list_tokens(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
             say_json(one)
         return
     rows = (
-        (one["id"], one["principal"], "counts" if one["counts"] else "does not count", _until(one), one["note"])
+        (one["id"], one["principal"], "valid" if one["counts"] else "not valid", _until(one), one["note"])
         for one in found
     )
     say_table(output, _TOKENS, rows, "no token")
@@ -213,15 +213,16 @@ def list_tokens(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
 
 @tokens.command(epilog="Example: seaweedq token revoke 5f2b8a6c90d1e2f3")
 def revoke(
-    token: Annotated[str, typer.Argument(help="Token ID (not the secret).", show_default=False)],
+    token: Annotated[str, typer.Argument(help="Token ID, or the whole token.", show_default=False)],
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Revoke a token and all tokens derived from it."""
     from seaweedq.client.core.calls import access_path, call
 
-    run(url, call("DELETE", access_path("tokens", token)))
-    say_done(output, f"revoked {token}", id=token, revoked=True)
+    name = token.split("_")[1] if token.startswith("sq1_") and token.count("_") > 1 else token
+    run(url, call("DELETE", access_path("tokens", name)))
+    say_done(output, f"revoked {name}", id=name, revoked=True)
 
 
 def whoami(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:

@@ -71,7 +71,7 @@ def redrive(
         run.run()
     told = f"republished {counted(run.done, 'dead letter')}"
     told += f"; an earlier run had already published {run.again:,}" if run.again else ""
-    told += f"; {len(run.left):,} remain" if run.left else ""
+    told += f"; left {counted(len(run.left), 'message')} that no subscription rejected" if run.left else ""
     told += f"; {run.held:,} are delayed, or leased by other consumers: run the command again later" if run.held else ""
     facts = {"published": run.done, "published_before": run.again, "not_letters": len(run.left), "leased": run.held}
     say_done(output, told, topic=topic, **facts)

@@ -86,7 +86,7 @@ class _Commands(TyperGroup):
         try:
             code = super().main(args, **named)
         except typer.Abort:
-            complain("aborted")
+            complain("aborted" if sys.stdin.isatty() else "aborted; without a terminal, confirm with --yes")
             raise SystemExit(1) from None
         except typer.TyperException as error:
             raise SystemExit(complain_of_usage(error)) from None

@@ -473,8 +473,11 @@ def _publish_records(
     with ExitStack() as stack:
         name, found = _found(source, format, stack)
         client = stack.enter_context(connect(url))
-        with suppress(TopicNotFound):  # brokers may create it; without any broker it fails at once, the producer late
-            client.segments(topic)
+        new = ""
+        try:
+            client.segments(topic)  # without any broker it fails at once, the producer late
+        except TopicNotFound:
+            new = " (new topic)"  # brokers may create it
         at_most = batch or (NAMED if options.skip_invalid else 10_000)
         producer = stack.enter_context(client.producer(topic, batch_messages=at_most))
         publication = Publication(producer, name, options.skip_invalid)
@@ -488,6 +491,7 @@ def _publish_records(
                 producer.flush()
             taken = publication.acknowledged
             told = f"published {counted(taken, 'message')} to {topic}; the remaining messages were not published:"
+            told = told if taken else f"published nothing to {topic}:"
             say_done(output, told, topic=topic, messages=taken, complete=False)
             raise
         except KeyboardInterrupt:
@@ -500,7 +504,7 @@ def _publish_records(
     skipped = f", skipped {publication.skipped:,}" if publication.skipped else ""
     count = publication.acknowledged
     rate = count / max(took_s, 1e-9)
-    told = f"published {counted(count, 'message')} to {topic} in {took_s:.1f} s ({rate:,.0f}/s){skipped}"
+    told = f"published {counted(count, 'message')} to {topic}{new} in {took_s:.1f} s ({rate:,.0f}/s){skipped}"
     facts = {"messages": count, "skipped": publication.skipped, "seconds": took_s}
     say_done(output, told, topic=topic, complete=True, **facts)
 

@@ -4,7 +4,7 @@ answers, stderr says so, and how long the client keeps trying."""
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar, cast
@@ -123,7 +123,7 @@ def pull(
             if count == max:
                 break
         if not (count or follow or interrupts.stopped):
-            _tell_nothing(topic, subscription, start, is_new)
+            _tell_nothing(client, topic, subscription, start, is_new)
     if interrupts.stopped:
         done = "given back" if nack else "not acked" if no_ack else "acked"
         typer.echo(f"pulled {counted(count, 'message')} of {topic}: {done}", err=True)
@@ -150,8 +150,14 @@ def _tell_begin(topic: str, subscription: str) -> None:
     )
 
 
-def _tell_nothing(topic: str, subscription: str, start: str, is_new: bool) -> None:
+def _tell_nothing(client: "Client", topic: str, subscription: str, start: str, is_new: bool) -> None:
     """Explains why nothing was printed, if the topic may still have messages."""
+    with suppress(Forbidden, SubscriptionNotFound, TopicNotFound):
+        lag = client.subscription(topic, subscription)["lag_total"]
+        if lag["in_flight"]:
+            held = f"{lag['in_flight']:,} of the {counted(lag['messages'], 'message')}"
+            typer.echo(f"other consumers of {subscription} hold {held} under leases, so it has none for you", err=True)
+            return
     if is_new and start == "latest":
         _tell_begin(topic, subscription)
     elif not is_new and start != "latest":

@@ -158,7 +158,7 @@ def _arrow_type(field: _Field) -> pa.DataType:
             raise _refused(field.name, f"{kind} needs a length of 1 to 65,536")
         return pa.binary(int(found[1]))
     meant = _MEANT.get(kind.lower())
-    hint = f"say {meant!r}" if meant else "fields must be flat and of a primitive type"
+    hint = f"use {meant!r}" if meant else f"use one of {', '.join(_PRIMITIVES)}, decimal(P, S), fixed[N]"
     raise _refused(field.name, f"the type {kind[:200]} is not supported; {hint}")
 
 

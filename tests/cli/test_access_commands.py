@@ -84,9 +84,9 @@ def test_texts_of_brokers_are_shown_without_what_a_terminal_obeys(monkeypatch: p
     monkeypatch.setattr(access, "run", lambda url, steps: listed)
     ended = CliRunner().invoke(app, ["token", "list"])
     assert ended.stdout.split("\n") == [
-        "id  principal  state   until    note",
-        "0   p          counts  revoked  a\\u001b[2Jb\\u000ac\\u009b\\u202ed é\\u2066",
-        "1   p          counts  revoked",
+        "id  principal  state  until    note",
+        "0   p          valid  revoked  a\\u001b[2Jb\\u000ac\\u009b\\u202ed é\\u2066",
+        "1   p          valid  revoked",
         "",
     ]
     monkeypatch.setattr(access, "run", lambda url, steps: {"name": "a\x9b\x1b", "grants": []})
@@ -143,7 +143,7 @@ def test_from_the_first_token_to_a_revoked_one(broker_process: Callable[..., Bro
         with Client(broker.url, token_file=drawn) as client:
             client.publish("a1", {"value": 7})
         assert msgspec.json.decode(next(privates.coming(tail)(broker.url, "a1", "0-0", None)))["value"] == 7
-    assert run("token", "revoke", token, **mine) == f"revoked {token}\n"
+    assert run("token", "revoke", mine["SEAWEEDQ_TOKEN"], **mine) == f"revoked {token}\n"
     with pytest.raises(Unauthenticated):
         run("whoami", **mine)
     assert "removed p" in run("principal", "remove", "p", **admin)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -63,8 +64,9 @@ def test_a_topic_from_creation_to_deletion(run, tmp_path):
     run("topic", "delete", "one", "--yes")
 
 
-def test_ndjson_csv_and_envelopes_come_out_as_messages(run, tmp_path):
-    assert "published 2 messages to in" in run("publish", "in", "--key-field", "k", stdin='{"k": 1}\n{"k": "b"}\n')
+def test_ndjson_csv_and_envelopes_come_out_as_messages(run, client, tmp_path):
+    said = run("publish", "in", "--key-field", "k", stdin='{"k": 1}\n{"k": "b"}\n')
+    assert "published 2 messages to in (new topic) in" in said
     (tmp_path / "rows.csv").write_text("k,x\nc,1.5\n")
     run("publish", "in", str(tmp_path / "rows.csv"), "--key-field", "k", "--batch", "1")
     run("publish", "in", "--envelope", stdin='{"key": "d", "value": [1], "headers": {"h": "x"}}\n')
@@ -75,12 +77,18 @@ def test_ndjson_csv_and_envelopes_come_out_as_messages(run, tmp_path):
     assert messages[3]["headers"] == {"h": "x"}
     assert set(messages[0]) == {"id", "key", "value", "headers", "timestamp", "segment", "offset", "attempt"}
     assert run("pull", "in", "--subscription", "s") == ""
+    client.publish("in", {"value": 5})
+    with closing(client.subscribe("in", "s")) as messages:
+        assert next(messages).value == 5
+        said = run("pull", "in", "--subscription", "s")
+        assert said == "other consumers of s hold 1 of the 1 message under leases, so it has none for you\n"
 
 
 def test_invalid_records_are_named_in_a_line_with_publishes_beside_them(run, client):
     said, named = run("publish", "mixed", stdin='{"n": 1}\nno json\n{"n": 2}\n', code=1).strip().splitlines()
     assert said == "published 1 message to mixed; the remaining messages were not published:"
     assert named == "seaweedq: stdin:2: not JSON (column 1)"
+    assert run("publish", "mixed", stdin="no json\n", code=1).startswith("published nothing to mixed:\n")
     assert client.topic("mixed")["messages"] == 1
 
 

@@ -40,6 +40,8 @@ NOBODY = ("--url", "http://127.0.0.1:9")
     ("topic list a", "got unexpected extra argument(s) (a); see seaweedq topic list --help"),
     ("serve --port abc", "--port: 'abc' must be a whole number; see seaweedq serve --help"),
     ("serve --port 99999", "setting port=99999: it must be at most 65,535 (given by --port)"),
+    ("serve --coordination 127.0.0.1:2379", "setting coordination='127.0.0.1:2379': expected a value such as embedded or "
+     "etcd://10.0.0.1:2379,10.0.0.2:2379 (given by --coordination)"),
     ("serve --config /none", "--config /none: the file does not exist"),
 ])  # fmt: skip
 def test_a_usage_error_is_one_line_and_exit_code_2(given: str, told: str) -> None:
@@ -78,7 +80,7 @@ def test_a_question_that_is_not_answered_ends_as_a_failure(real_broker) -> None:
     seaweedq("topic", "create", "kept", *url)
     done = seaweedq("topic", "delete", "kept", *url, stdin="n\n")
     assert (done.returncode, done.stdout.strip()) == (1, "")
-    assert done.stderr.endswith("seaweedq: aborted\n")
+    assert done.stderr.endswith("seaweedq: aborted; without a terminal, confirm with --yes\n")
     again = seaweedq("topic", "create", "kept", "--segments", "2", *url)
     assert again.returncode == 1
     assert "2" in again.stderr

@@ -75,7 +75,10 @@ def settings_of(config: Path | None, given: dict[str, Any]) -> Settings:
             raise InvalidRequest(f"{_origin(name, named, config)}: {_no_setting(name)}", field=name) from None
         value = re.sub("://.*@", "://***@", repr(texts.get(name, first["input"])), flags=re.DOTALL)  # a URL's password
         shown = f"={value}" if field.repr else ""  # a secret is not printed
-        reason = f"it {must(first)}" if first["type"] != "value_error" else must(first)
+        if first["type"] == "string_pattern_mismatch":
+            reason = f"expected a value such as {' or '.join(field.examples or ())}"
+        else:
+            reason = f"it {must(first)}" if first["type"] != "value_error" else must(first)
         origin = _origin(name, named, config)
         raise InvalidRequest(f"setting {name}{shown}: {reason} (given by {origin})", field=name) from None
 

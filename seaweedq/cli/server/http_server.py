@@ -16,6 +16,7 @@ import ssl
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from errno import EADDRINUSE
 from functools import partial
 from typing import Any
 
@@ -76,7 +77,8 @@ def listen(settings: Settings, port: int | None = None) -> socket.socket:
         listener.bind((settings.host, port))
     except OSError as error:
         listener.close()
-        raise OSError(f"cannot listen on {settings.host}:{port}: {error.strerror or error}") from None
+        other = "; stop the process that uses this port, or choose another port" if error.errno == EADDRINUSE else ""
+        raise OSError(f"cannot listen on {settings.host}:{port}: {error.strerror or error}{other}") from None
     listener.set_inheritable(False)
     return listener
 

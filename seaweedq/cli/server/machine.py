@@ -36,6 +36,9 @@ def _check(name: str, folder: Path, mode: int = 0o777) -> None:
         folder.mkdir(mode, parents=True, exist_ok=True)
     except PermissionError as error:
         raise _refusal(name, folder, Path(error.filename).parent) from None
+    except (FileExistsError, NotADirectoryError):
+        found = next(path for path in (folder, *folder.parents) if path.exists())
+        raise NotADirectoryError(f"the {name} {folder} cannot be created: {found} is not a folder") from None
     for part in (folder, *(folder / part for part in PARTS)):
         if part.exists() and not _writable(part):
             raise _refusal(name, folder, part)

@@ -79,7 +79,6 @@ _MUST = {
     "less_than_equal": "must be at most {le:,}",
     "less_than": "must be less than {lt:,}",
     "literal_error": "must be {expected}",
-    "string_pattern_mismatch": "must match {pattern}",
     "value_error": "{error}",
 }
 _ADVANCED_PANEL = "Advanced options"

@@ -51,6 +51,14 @@ def test_a_data_folder_of_another_user(folder: Path, user: int, below: str) -> N
     assert help_text in str(refused.value)
 
 
+@pytest.mark.parametrize("below", ["file", "file/data"])
+def test_a_data_folder_at_a_file(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").touch()
+    told = f"^the data folder {tmp_path / below} cannot be created: {tmp_path / 'file'} is not a folder$"
+    with pytest.raises(NotADirectoryError, match=told):
+        check_folders(Settings(data_dir=tmp_path / below))
+
+
 def test_what_another_user_left_in_it(folder: Path) -> None:
     if os.geteuid():
         pytest.skip("root alone makes files of others")
