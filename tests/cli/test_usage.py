@@ -40,8 +40,8 @@ NOBODY = ("--url", "http://127.0.0.1:9")
     ("topic list a", "got unexpected extra argument(s) (a); see seaweedq topic list --help"),
     ("serve --port abc", "--port: 'abc' must be a whole number; see seaweedq serve --help"),
     ("serve --port 99999", "setting port=99999: it must be at most 65,535 (given by --port)"),
-    ("serve --coordination 127.0.0.1:2379", "setting coordination='127.0.0.1:2379': expected a value such as embedded or "
-     "etcd://10.0.0.1:2379,10.0.0.2:2379 (given by --coordination)"),
+    ("serve --coordination 127.0.0.1:2379", "setting coordination='127.0.0.1:2379': expected a value such as "
+     "embedded or etcd://10.0.0.1:2379,10.0.0.2:2379 (given by --coordination)"),
     ("serve --config /none", "--config /none: the file does not exist"),
 ])  # fmt: skip
 def test_a_usage_error_is_one_line_and_exit_code_2(given: str, told: str) -> None:
