@@ -85,5 +85,5 @@ def test_a_thousand_fields_are_taken() -> None:
 
 @pytest.mark.parametrize(("kind", "meant"), [("int64", "long"), ("Float64", "double"), ("VARCHAR", "string")])
 def test_the_type_of_another_system_is_told_by_its_name_here(kind: str, meant: str) -> None:
-    with pytest.raises(InvalidRequest, match=f"say '{meant}'"):
+    with pytest.raises(InvalidRequest, match=f"use '{meant}'"):
         parse_schema({"fields": [{"id": 1, "name": "x", "type": kind}]})
