@@ -31,34 +31,40 @@ This page is generated from `seaweedq COMMAND --help`.
 `seaweedq help` lists manual pages.
 `--version` prints the version; `--install-completion` installs shell completion of commands, options and topic names.
 
-All commands except `serve`, `demo` and `context` talk to a broker.
-The broker's address comes from `--url`, `SEAWEEDQ_URL` or the current [context](#seaweedq-context), in this order.
-The default is `http://127.0.0.1:8080`.
-Separate several brokers by commas; if one fails, the command uses [the next one](../do/python.md#several-brokers).
-The token comes from `SEAWEEDQ_TOKEN`, the file named by `SEAWEEDQ_TOKEN_FILE`, or the context that gives the address.
-There is no option for a token, because `ps` shows options.
-The brokers' CA comes from the PEM file named by `SEAWEEDQ_CA_FILE`, or the context that gives the address.
+All commands except `serve`, `demo` and `context` send requests to a broker.
+A command takes the broker's URL from `--url`, else from `SEAWEEDQ_URL`, else from the current
+[context](#seaweedq-context).
+The default URL is `http://127.0.0.1:8080`.
+You can give several URLs, separated by commas.
+If a broker fails, the command uses [the next broker](../do/python.md#several-brokers).
+Set the token in `SEAWEEDQ_TOKEN`, or name a file with the token in `SEAWEEDQ_TOKEN_FILE`.
+Without these variables, a command that uses a context's URL also uses the context's token file.
+No option accepts a token, because `ps` shows the options of all processes.
+Name a PEM file with the CA of the brokers' certificates in `SEAWEEDQ_CA_FILE`.
+Without this variable, a command that uses a context's URL also uses the context's CA file.
 
 ## Units
 
 Write a duration as a number of seconds, or with units: `500ms`, `90s`, `1h30m`, `7d`, `2w`.
 Write a size as a number of bytes, or with a unit: `10GB` (GB is 10⁹), `512MiB` (MiB is 2²⁰).
-Write a time as `2026-01-31T12:00:00Z`, or as how long ago: `5m` is five minutes ago.
+Write a time as `2026-01-31T12:00:00Z`, or as a duration before now: `5m` means five minutes ago.
 
 ## Output
 
-`--output` (`-o`) is `table` (the default), `wide` or `json`.
-A table fits your terminal, and shortens long names in the middle; `wide` shows all columns and shortens nothing.
-`json` prints one object per line, with the field names of the [HTTP API](http.md).
-An error is one line on stderr.
+The option `--output` (`-o`) accepts `table` (the default), `wide` and `json`.
+With `table`, the output fits your terminal, and long names are shortened in the middle.
+With `wide`, the output has all columns and full names.
+With `json`, commands print one object per line, with the field names of the [HTTP API](http.md).
+A command reports an error as one line on stderr.
 
 ## Exit codes
 
 - 0: The command succeeded, or Ctrl-C ended a command that runs until Ctrl-C: `serve`, `top`, `--watch`, `--follow`.
-  Also if the reader of the output closed the pipe, as `head` does; a broker keeps running.
-- 1: An error, or a finding of `doctor`, `verify` or `spark audit`.
-  Also if the output pipe of `demo`, `doctor`, `publish`, `verify` or `spark` was closed early.
-- 2: Wrong usage, a wrong setting, a missing extra or missing Java. Also if `verify` could not check everything.
+  The exit code is also 0 if the program that reads a command's output closes the pipe, as `head` does.
+  If that program closes the pipe of `serve`, the broker keeps running.
+- 1: The command failed, or `doctor`, `verify` or `spark audit` found a problem.
+  The exit code is also 1 if the output pipe of `demo`, `doctor`, `publish`, `verify` or `spark` was closed early.
+- 2: The options or settings are wrong, an extra or Java is missing, or `verify` could not check everything.
 - 130, 143: Ctrl-C or SIGTERM ended a command before its work was done.
 """
 

@@ -28,31 +28,32 @@ class StoreSettings(Group):
     )
     store: str = Field(
         "",
-        description="URL of the object store: file:///path or s3://bucket/prefix. Empty: the folder `store` in the "
-        "data folder.",
+        description="URL of the object store: file:///path or s3://bucket/prefix. If empty, the store is the "
+        "folder `store` in the data folder.",
     )
     s3_endpoints: str = Field(
         "",
         pattern=r"^(\s*https?://[^\s,]+\s*,?)*$",
         examples=["https://s3.example.com,https://s3-2.example.com"],
-        description="Comma-separated endpoint URLs of an S3-compatible store, all with the same data. Empty: "
-        "AWS_ENDPOINT_URL_S3, or the region's endpoint. Credentials and region come from AWS's own "
-        "variables and files.",
+        description="Comma-separated endpoint URLs of an S3-compatible store, all with the same data. If empty, "
+        "brokers use AWS_ENDPOINT_URL_S3 or, without it, the endpoint of the AWS region. Brokers "
+        "read the credentials and the region from AWS's own variables and files.",
     )
     s3_addressing: Literal["auto", "path", "virtual"] = Field(
         "auto",
-        description="Where requests name the bucket: in the path or in the host name. `auto`: boto decides.",
+        description="Whether S3 requests name the bucket in the path or in the host name. With `auto`, boto decides.",
     )
     s3_sse: Literal["none", "AES256", "aws:kms"] = Field(
         "none",
-        description="Server-side encryption of every object, including clients' uploads. `none`: the bucket's "
-        "default, which is AES256 on AWS. With `aws:kms`, readers need permission to use the key.",
+        description="Server-side encryption of every object, including clients' uploads. With `none`, the "
+        "bucket's default encryption applies, which is AES256 on AWS. With `aws:kms`, everyone who "
+        "reads the files needs permission to use the key.",
     )
     s3_sse_kms_key: str = Field(
         "",
         pattern=r"^[!-~]*$",
         examples=["arn:aws:kms:eu-west-1:111122223333:key/1234abcd"],
-        description="ID or ARN of the key for s3_sse=aws:kms. Empty: the account's default S3 key.",
+        description="ID or ARN of the KMS key for s3_sse=aws:kms. If empty, S3 uses the account's default key.",
     )
 
 
@@ -63,37 +64,41 @@ class CoordinationSettings(Group):
         "embedded",
         pattern=r"^(embedded|etcd://[^/,\s]+(,[^/,\s]+)*)$",
         examples=["embedded", "etcd://10.0.0.1:2379,10.0.0.2:2379"],
-        description="Key-value store for brokers, topics and segment owners. `embedded`: SQLite in the data folder,"
-        " for one machine. `etcd://host:port,...`: for clusters.",
+        description="Key-value store that records the brokers, the topics and the segments' owners. On one "
+        "machine, use `embedded`, which is SQLite in the data folder. For a cluster, use etcd: "
+        "`etcd://host:port,...`.",
     )
     etcd_prefix: str = Field(
-        "seaweedq/", description="Prefix of all keys in etcd. Clusters with different prefixes can share an etcd."
+        "seaweedq/",
+        description="Prefix of all keys in etcd. Several clusters can share one etcd if their prefixes differ.",
     )
-    etcd_user: str = Field("", description="etcd user name. Empty: no authentication.")
+    etcd_user: str = Field("", description="User name for etcd. If empty, the broker does not authenticate to etcd.")
     etcd_password: str = Field(
         "",
         repr=False,
-        description="etcd password. Set it in the environment, because `ps` shows command lines.",
+        description="Password for etcd. Set the password in the environment, because `ps` shows command lines.",
     )
-    etcd_password_file: str = Field("", description="File that contains the etcd password. Read once, at startup.")
+    etcd_password_file: str = Field(
+        "", description="File that contains the etcd password. The broker reads the file only at startup."
+    )
     etcd_ca_file: str = Field(
         "",
-        description="PEM file with etcd's CA certificate; enables TLS. Required with etcd_user or etcd_cert_file, "
-        "unless every etcd endpoint is on loopback.",
+        description="PEM file with etcd's CA certificate; enables TLS. The file is required with etcd_user or "
+        "etcd_cert_file, unless every etcd endpoint is on loopback.",
     )
     etcd_cert_file: str = Field("", description="PEM file with this broker's client certificate for etcd (mutual TLS).")
     etcd_key_file: str = Field("", description="PEM file with the private key for etcd_cert_file.")
     snapshot_s: float = Field(
         60,
         gt=0,
-        description="Minimum interval between the snapshots of coordination that the leader writes to the store. If"
-        " coordination is lost, changes that exist only there and are newer than the last snapshot are "
-        "lost, too. Snapshots over 60 MB are taken less often.",
+        description="Minimum time between two snapshots of coordination, which the leader writes to the store. "
+        "If coordination is lost, any change since the last snapshot that was recorded only in "
+        "coordination is lost as well. The leader writes snapshots over 60 MB less often.",
     )
     allow_plain_etcd: bool = Field(
         False,
-        description="Allow auth=required with a remote etcd without TLS. Anyone who can read or modify the traffic "
-        "can then grant themselves every permission.",
+        description="Allow auth=required even if the connection to a remote etcd has no TLS. Anyone who can read "
+        "or modify the traffic to etcd can then grant themselves every permission.",
     )
 
 
@@ -102,45 +107,53 @@ class ClusterSettings(Group):
 
     journal: Literal["auto", "file", "object", "mirrored"] = Field(
         "auto",
-        description="Where messages first become durable. `file`: in the data folder. `object`: in the store, which"
-        " survives the loss of the machine. `mirrored` (experimental): in the memory of this broker and other brokers,"
-        " within milliseconds, and in the store seconds later; needs etcd. If all these brokers fail at once, the"
-        " messages of the last journal_exposure_s are lost. `auto`: `object` with etcd, otherwise `file`.",
+        description="Storage in which messages first become durable. With `file`, this is the data folder. With "
+        "`object`, it is the store, which survives the loss of the machine. With `mirrored` "
+        "(experimental; requires etcd), messages are in the memory of several brokers within "
+        "milliseconds, and in the store seconds later. If all these brokers fail at the same time, a "
+        "mirrored journal loses the messages of the last journal_exposure_s seconds. `auto` means "
+        "`object` with etcd, and `file` otherwise.",
     )
     brokers: int = Field(
         1,
         ge=1,
         le=64,
-        description="Number of broker processes on this machine, on consecutive ports. They share store and "
-        "coordination, and take over each other's segments.",
+        description="Number of broker processes on this machine, on consecutive ports. The processes share the "
+        "store and coordination; if one of them fails, the others take over its segments.",
     )
     member: int = Field(
         0,
         ge=0,
         le=64,
-        description="Number of this process among the `brokers`. Only the parent process sets this.",
+        description="Number of this process among the `brokers`. Do not set this number yourself: the parent "
+        "process sets it.",
     )
     cluster_secret: str = Field(
         "",
         repr=False,
-        description="Shared secret with which brokers authenticate to each other, ideally 32 random characters. To "
-        "rotate the secret, give the old and the new one, comma-separated. Required with etcd, "
-        "otherwise generated in the data folder. Whoever has the secret can act as a broker. Set it in "
-        "the environment, because `ps` shows command lines.",
+        description="Shared secret with which brokers authenticate to each other, ideally 32 random characters. "
+        "To rotate the secret, set both the old and the new secret, separated by a comma. The secret "
+        "is required with etcd; without etcd, the broker generates a secret in the data folder. "
+        "Anyone who has the secret can act as a broker. Set the secret in the environment, because "
+        "`ps` shows command lines.",
     )
-    cluster_secret_file: str = Field("", description="File that contains the cluster secret. Read once, at startup.")
+    cluster_secret_file: str = Field(
+        "", description="File that contains the cluster secret. The broker reads the file only at startup."
+    )
     advertise_url: str = Field(
         "",
         pattern=r"^(https?://\S+)?$",
         examples=["https://broker-1.example.com:8080"],
-        description="URL at which clients and other brokers reach this broker. Empty: the address it listens on.",
+        description="URL at which clients and other brokers reach this broker. If empty, this is the address on "
+        "which the broker listens.",
     )
     zone: str = Field("", description="Availability zone of this broker. The balancer spreads segments across zones.")
     name: str = Field(
         "broker",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}$",
         examples=["broker-1"],
-        description="Name of this broker. Its ID is the name plus a number drawn at each start.",
+        description="Name of this broker. The broker's ID is its name followed by a number that is drawn at each "
+        "start.",
     )
 
 
@@ -149,49 +162,55 @@ class AccessSettings(Group):
 
     auth: Literal["auto", "none", "required"] = Field(
         "auto",
-        description="Whether requests need a token. `required`: all except probes and signed payload URLs. `none`: "
-        "requests without a token may do everything; a token is still checked. `auto`: `none` on "
-        "loopback; with another `host` or `advertise_url` the broker refuses to start.",
+        description="Whether requests need a token. With `required`, every request needs a token, except probes "
+        "and signed payload URLs. With `none`, a request without a token may do everything, but the "
+        "broker still checks the token of a request that has one. `auto` means `none` if `host` and "
+        "`advertise_url` are on loopback; otherwise, the broker refuses to start.",
     )
     admin_token_file: str = Field(
         "",
-        description="File with a token of at least 32 characters that may do everything on this broker, to issue "
-        "the first tokens or to regain access. Reread when it changes. Empty, with embedded "
-        "coordination and auth other than `auto`: `admin-token` in the data folder, created if missing.",
+        description="File with the admin token, which has at least 32 characters and permits everything on this "
+        "broker. Use this token to issue the first tokens, or to regain access. The broker rereads "
+        "the file when it changes. If this is empty, coordination is embedded and auth is not "
+        "`auto`, the broker uses the file `admin-token` in the data folder, and creates it if it is "
+        "missing.",
     )
     audit: Literal["auto", "topic", "log", "none"] = Field(
         "auto",
-        description="Where changes and denied requests are recorded. `log`: in the log. `topic`: in the log and in "
-        "the topic `seaweedq.audit`. `auto`: `topic` with auth=required, otherwise `none`.",
+        description="Destination of the audit records about changes and denied requests. With `log`, the broker "
+        "writes these records to its log. With `topic`, the broker writes them to its log and to the "
+        "topic `seaweedq.audit`. `auto` means `topic` with auth=required, and `none` otherwise.",
     )
     allowed_hosts: str = Field(
         "",
         pattern=r"^(\s*(\*|(\*\.)?[A-Za-z0-9._-]+)\s*(,|$))*$",
         examples=["queue.example.com,*.example.com"],
-        description="Additional host names of this broker, comma-separated: `queue.example.com`, `*.example.com`, "
-        "or `*`. IP addresses, `localhost` and the host of advertise_url are always allowed; other "
-        "hosts get 421, which prevents DNS rebinding. Web pages from allowed names may send requests, "
-        "except names that only `*` allows.",
+        description="Additional host names of this broker, comma-separated: `queue.example.com`, "
+        "`*.example.com`, or `*`. IP addresses, `localhost` and the host of advertise_url are always "
+        "allowed. The broker answers 421 to requests for any other host, which prevents DNS "
+        "rebinding. Web pages from the listed hosts may send requests to the broker, but not pages "
+        "from hosts that only `*` matches.",
     )
     cors_origins: str = Field(
         "",
         pattern=r"^(\s*https?://[A-Za-z0-9._:\[\]-]+/?\s*(,|$))*$",
         examples=["https://app.example.com"],
-        description="Other origins whose web pages may call this broker, comma-separated: "
-        "`https://app.example.com`. Their requests need a token like all others; browsers never send "
-        "stored credentials.",
+        description="Other origins whose web pages may send requests to this broker, comma-separated: "
+        "`https://app.example.com`. Requests from these pages need a token, as all other requests "
+        "do; browsers never add stored credentials.",
     )
     tls_cert_file: str = Field(
         "",
-        description="PEM file with this broker's certificate and its intermediates. `port` then accepts only TLS "
-        "1.2 or newer. Renewed files are loaded within 10 s without dropping connections; if "
-        "certificate and key do not match, the broker keeps the old pair and logs a warning.",
+        description="PEM file with this broker's certificate and its intermediate certificates. If this is set, "
+        "`port` accepts only TLS 1.2 or newer. The broker loads renewed files within 10 s, without "
+        "dropping connections. If the renewed certificate and key do not match, the broker keeps the "
+        "old pair and logs a warning.",
     )
     tls_key_file: str = Field("", description="PEM file with the unencrypted private key for tls_cert_file.")
     tls_ca_file: str = Field(
         "",
-        description="PEM file with the CA of other brokers' https certificates. Empty: the system's CAs. Read once,"
-        " at startup.",
+        description="PEM file with the CA that signed the https certificates of the other brokers. If empty, the "
+        "broker trusts the system's CAs. The broker reads the file only at startup.",
     )
 
 
@@ -202,20 +221,21 @@ class AddressSettings(Group):
         "127.0.0.1",
         description="Address to listen on. For a non-loopback address, `auth` must be `required` or `none`.",
     )
-    port: int = Field(8080, ge=0, le=65_535, description="Port to listen on. 0: any free port.")
+    port: int = Field(8080, ge=0, le=65_535, description="Port to listen on. With 0, the system chooses a free port.")
     peer_port: int = Field(
         0,
         ge=0,
         le=65_535,
-        description="Separate port for other brokers, with mutual TLS 1.3. Its keys derive from cluster_secret, so "
-        "no certificates are needed. 0: brokers use `port`.",
+        description="Separate port for requests from other brokers, with mutual TLS 1.3. Brokers derive the TLS "
+        "keys of this port from cluster_secret, so it needs no certificates. With 0, other brokers "
+        "use `port`.",
     )
     advertise_peer_url: str = Field(
         "",
         pattern=r"^(https://[^\s/]+)?$",
         examples=["https://broker-1.example.com:8443"],
-        description="URL at which other brokers reach `peer_port`. Empty: the host of advertise_url, or the listen "
-        "address.",
+        description="URL at which other brokers reach `peer_port`. If empty, they use the host of advertise_url "
+        "or, without it, the address on which this broker listens.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest severity of log lines to print."
@@ -227,21 +247,22 @@ class TopicSettings(Group):
 
     auto_create_topics: bool = Field(
         True,
-        description="Create unknown topics on publish or upload. Convenient on a laptop, but a misspelled name "
-        "creates a topic.",
+        description="Create a topic when a client publishes or uploads to a topic that does not exist. This is "
+        "convenient on a laptop, but a misspelled topic name creates a new topic.",
     )
     max_topics: int = Field(
         10_000,
         ge=1,
         le=1_000_000,
-        description="Maximum number of topics in the cluster. Creating more gets 429.",
+        description="Maximum number of topics in the cluster. The broker refuses to create more topics with 429.",
     )
     max_segments: int = Field(
         100_000,
         ge=1,
         le=10_000_000,
-        description="Maximum number of segments in the cluster, including sealed segments. Above it, new topics get"
-        " 429, and segments no longer split. Every broker keeps all segment records in memory.",
+        description="Maximum number of segments in the cluster, including sealed segments. Beyond this number, "
+        "the broker refuses new topics with 429, and no longer splits segments. Every broker keeps "
+        "all segment records in memory.",
     )
 
 
@@ -249,7 +270,10 @@ class RequestSettings(Group):
     """The settings that limit requests and connections in size, number and time."""
 
     max_message_bytes: int = Field(
-        MIB, ge=KIB, le=16 * MIB, description="Maximum size of a message's value, and of its key and headers together."
+        MIB,
+        ge=KIB,
+        le=16 * MIB,
+        description="Maximum size of a message's value; the message's key and headers together have the same limit.",
     )
     max_request_bytes: int = Field(
         16 * MIB,
@@ -261,35 +285,38 @@ class RequestSettings(Group):
         60,
         gt=0,
         le=3600,
-        description="Timeout for receiving a request body. Slower requests get 408.",
+        description="Timeout for receiving a request body. The broker answers 408 to slower requests.",
     )
     head_timeout_s: float = Field(
         10,
         gt=0,
         le=3600,
-        description="Timeout for a connection's first request, and for each request line and headers. Slower "
-        "connections are closed.",
+        description="Timeout for a new connection to send its first request, and for each request to send its "
+        "request line and headers. The broker closes slower connections.",
     )
     max_connections: int = Field(
         0,
         ge=0,
-        description="Maximum number of connections; above it, the longest idle connection is closed. Streams and "
-        "long polls may use three quarters. Probes and other brokers have a few extra connections. 0: "
-        "nine tenths of the open-file limit minus 256, at most 16,384.",
+        description="Maximum number of open connections; beyond it, the broker closes the connection that has "
+        "been idle longest. Streams and long polls may use three quarters of these connections. The "
+        "broker accepts a few additional connections for probes and from other brokers. With 0, the "
+        "maximum is 256 less than nine tenths of the open-file limit, but not more than 16,384.",
     )
     max_connections_per_address: int = Field(
         0,
         ge=0,
-        description="Maximum number of connections per client address (per /64 for IPv6), except loopback; above "
-        "it, the oldest idle connection is closed. Behind `trusted_proxies`, requests in flight count "
-        "instead. 0: a quarter of max_connections.",
+        description="Maximum number of open connections per client address (per /64 network for IPv6), except "
+        "for loopback; beyond it, the broker closes the address's oldest idle connection. For "
+        "clients behind `trusted_proxies`, this limits their requests in flight instead. With 0, the "
+        "maximum is a quarter of max_connections.",
     )
     trusted_proxies: str = Field(
         "",
         pattern=r"^[0-9A-Fa-f.:/,\s]*$",
         examples=["10.0.0.0/8,192.168.1.1"],
-        description="Addresses and networks of reverse proxies, comma-separated: `10.0.0.0/8`. The client address "
-        "is then the last address in X-Forwarded-For that is not a trusted proxy.",
+        description="Addresses and networks of reverse proxies, comma-separated: `10.0.0.0/8`. For requests from "
+        "these proxies, the client address is the last address in X-Forwarded-For that is not a "
+        "trusted proxy.",
     )
     answer_timeout_s: float = Field(
         60,
@@ -301,8 +328,9 @@ class RequestSettings(Group):
         15,
         gt=0,
         le=600,
-        description="Timeout for published messages to become durable, counted from the end of the request's body, "
-        "and for flushes and new topics to reach the store. Later the broker answers 503.",
+        description="Timeout for published messages to become durable, measured from the end of the request "
+        "body. The same timeout applies to flushes and new topics, which must reach the store. After "
+        "the timeout, the broker answers 503.",
     )
 
     @field_validator("trusted_proxies")
@@ -328,49 +356,51 @@ class PayloadSettings(Group):
         1000,
         ge=1,
         le=1_000_000,
-        description="Maximum number of unpublished uploads per topic; more get 429. Each may use space in the store"
-        " until it expires.",
+        description="Maximum number of unpublished uploads per topic; beyond it, the broker answers 429. Each "
+        "unpublished upload may use space in the store until it expires.",
     )
     max_write_uploads: int = Field(
         100_000,
         ge=1,
         le=1_000_000,
-        description="Maximum number of unused uploads for writes per topic; more get 429. They do not count toward "
-        "max_open_uploads.",
+        description="Maximum number of unused uploads for writes per topic; beyond it, the broker answers 429. "
+        "Uploads for writes do not count toward max_open_uploads.",
     )
     upload_expires_s: int = Field(
         86_400,
         ge=60,
         le=7 * 86_400,
-        description="Time within which an upload must be published. The upload's record stays in coordination for "
-        "that time.",
+        description="Time within which an upload must be published. Until then, coordination keeps a record of "
+        "the upload.",
     )
     upload_url_s: int = Field(
         3600,
         ge=10,
         le=86_400,
-        description="Lifetime of a payload's signed URL, which anyone can use.",
+        description="Lifetime of a payload's signed URL; until it expires, anyone who has the URL can use it.",
     )
     multipart_bytes: int = Field(
         1024 * MIB,
         ge=5 * MIB,
         le=5 * 1024**3,
-        description="Send larger uploads to S3 in parts, which can be retried and sent in parallel. To verify a "
-        "multipart upload, a broker reads it once; S3 itself verifies a single put.",
+        description="Send uploads that are larger than this to S3 in parts, which clients can retry and send in "
+        "parallel. To verify a multipart upload, a broker reads it once; S3 itself verifies a single "
+        "put.",
     )
     upload_grace_s: int = Field(
         3600,
         ge=1,
         le=7 * 86_400,
-        description="Keep an unpublished upload for this long after it expires. Must exceed the clock skew between "
-        "brokers.",
+        description="Keep an unpublished upload for this long after it expires. This time must exceed the clock "
+        "skew between brokers.",
     )
     import_batch_rows: int = Field(
         131_072,
         ge=1000,
         le=262_144,
-        description="Maximum number of rows in an import's batch, which also has at most 16 MiB. Smaller batches "
-        "need less memory and more time. A running import keeps its value.",
+        description="Maximum number of rows in each batch of an import; a batch also has at most 16 MiB. Smaller "
+        "batches need less memory, but more time. A running import keeps the value with which it "
+        "started.",
     )
 
 
@@ -380,37 +410,39 @@ class MemorySettings(Group):
     memory_budget_bytes: int = Field(
         512 * MIB,
         ge=64 * MIB,
-        description="Memory budget for tails, requests and recoveries; at least twice max_request_bytes. Incoming "
-        "requests may use a quarter, recoveries another. Above half, tails are flushed early; above the"
-        " budget, publishes get 503.",
+        description="Memory budget for tails, requests and recoveries; it must be at least twice "
+        "max_request_bytes. Incoming requests may use a quarter of the budget, and recoveries "
+        "another quarter. When more than half of the budget is in use, the broker flushes tails "
+        "early. When the whole budget is in use, the broker answers publishes with 503.",
     )
 
     flush_max_bytes: int = Field(
         64 * MIB,
         ge=64 * KIB,
         le=64 * MIB,
-        description="Write a tail to a Parquet file when it reaches this size. Larger files scan faster and need "
-        "more memory.",
+        description="Write a segment's tail, which is its messages that are not in a file yet, to a Parquet file "
+        "when the tail reaches this size. Larger files are faster to scan, but need more memory.",
     )
     flush_max_age_s: float = Field(
         300,
         ge=1,
         le=86_400,
-        description="Write a tail to a Parquet file when it reaches this age. A shorter age makes tables fresher "
-        "and files smaller.",
+        description="Write a segment's tail to a Parquet file when its oldest message has waited for this long. "
+        "A shorter time makes tables fresher, but files smaller.",
     )
     flush_min_bytes: int = Field(
         MIB,
         ge=0,
         le=64 * MIB,
-        description="Smaller tails may wait for up to 15 minutes, unless the topic sets `flush.max_age_s`.",
+        description="A tail smaller than this is written to a file only after 15 minutes, unless the topic sets "
+        "`flush.max_age_s`.",
     )
 
     mirror_memory_bytes: int = Field(
         256 * MIB,
         ge=MIB,
-        description="Memory for commits that this broker holds for other brokers. When it is full, they drop this "
-        "mirror.",
+        description="Memory for the journal commits that this broker mirrors for other brokers. When this memory "
+        "is full, the other brokers stop using this broker as a mirror.",
     )
 
     @field_validator("memory_budget_bytes")
@@ -429,83 +461,88 @@ class JournalSettings(Group):
     journal_file_bytes: int = Field(
         64 * MIB,
         ge=64 * KIB,
-        description="Start a new journal file at this size. Disk space is freed one file at a time.",
+        description="Start a new journal file at this size. The broker frees disk space one journal file at a time.",
     )
     journal_max_unreleased_bytes: int = Field(
         256 * MIB,
         ge=MIB,
-        description="Flush the oldest tails when the journal holds more than this. Larger values give larger "
-        "Parquet files and longer recoveries.",
+        description="Flush the oldest tails when the journal contains more bytes of unflushed messages than "
+        "this. Larger values lead to larger Parquet files and longer recoveries.",
     )
     journal_puts_per_s: float | None = Field(
         None,
         ge=0,
         le=10_000,
-        description="Object journal: limit on the average number of puts per second and broker, at least 0.5; up to"
-        " 1,000 unused puts are saved for bursts. A lower limit costs less and makes publishes wait "
-        "longer. 0: no limit. Empty: 8 if the store charges for puts, as AWS does, otherwise 0.",
+        description="Object journal: maximum average number of puts per second for each broker, at least 0.5. A "
+        "broker saves up to 1,000 unused puts for bursts. A lower maximum costs less, but makes "
+        "publishes wait longer. With 0, there is no maximum. If empty, the maximum is 8 if the store "
+        "charges for puts, as AWS does; otherwise, there is none.",
     )
     journal_linger_s: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="Object journal: minimum time between the starts of two puts, instead of journal_puts_per_s. "
-        "Empty: none, or 0.02 if journal_linger_max_s is set.",
+        description="Object journal: minimum time between the starts of two puts; if it is set, "
+        "journal_puts_per_s is 0 by default. If empty, there is no minimum, unless "
+        "journal_linger_max_s is set: then the minimum is 0.02 s.",
     )
     journal_linger_max_s: float | None = Field(
         None,
         ge=0,
         le=5,
-        description="Object journal: the linger time grows up to this value while puts queue up. Empty: 0.25 if "
+        description="Object journal: upper limit for the time between the starts of two puts, which grows from "
+        "journal_linger_s while puts queue up. If empty, the limit is 0.25 s, provided that "
         "journal_linger_s is set.",
     )
     put_usd_per_1000: float = Field(
         0,
         ge=0,
         le=100,
-        description="Price of 1,000 puts, for the metric seaweedq_journal_usd_per_month.",
+        description="Price of 1,000 puts in US dollars, for the metric seaweedq_journal_usd_per_month.",
     )
     journal_window: int = Field(
         4,
         ge=1,
         le=64,
-        description="Object journal: maximum number of concurrent puts. Mirrored journal: also of commits that wait "
-        "for mirrors.",
+        description="Object journal: maximum number of concurrent puts. In a mirrored journal, this is also the "
+        "maximum number of commits that wait for mirrors.",
     )
     journal_mirrors: int = Field(
         2,
         ge=1,
         le=3,
-        description="Mirrored journal: number of other brokers that hold each commit before it is acknowledged. More "
-        "mirrors survive more failures, and cost traffic.",
+        description="Mirrored journal: number of other brokers that must have each commit in memory before it is "
+        "acknowledged. With more mirrors, messages survive more failures, but network traffic "
+        "increases.",
     )
     journal_least_mirrors: int = Field(
         1,
         ge=1,
         le=3,
-        description="Mirrored journal: with fewer mirrors than this, commits are acknowledged once they are in the "
-        "store, as with an object journal.",
+        description="Mirrored journal: if there are fewer mirrors than this, a commit is acknowledged only once "
+        "it is in the store, as with an object journal.",
     )
     journal_exposure_s: float | None = Field(
         10,
         ge=1,
         le=3600,
-        description="Mirrored journal: commits that are in memory alone for this long are put into the store, many in "
-        "one object. Lower values lose less if all memory fails at once, and cost more puts. Empty: as long as there "
-        "are mirrors, nothing is put before it is in a Parquet file.",
+        description="Mirrored journal: write commits to the store once they have been only in memory for this "
+        "long, many commits in one object. With a lower value, fewer messages are lost if all "
+        "mirrors fail at the same time, but the broker needs more puts. If empty, then as long as "
+        "there are mirrors, messages reach the store only in Parquet files.",
     )
     mirror_patience_s: float = Field(
         0.5,
         ge=0.1,
         le=60,
-        description="Mirrored journal: a mirror that does not answer for this long is replaced or dropped. Meanwhile, "
-        "publishes wait.",
+        description="Mirrored journal: replace or drop a mirror that does not answer for this long. Until then, "
+        "publishes wait for the mirror.",
     )
     cache_bytes: int = Field(
         128 * MIB,
         ge=0,
-        description="Size of the read cache of decoded row groups. If the memory budget is used up, the cache is "
-        "emptied.",
+        description="Size of the read cache of decoded row groups. When the memory budget is used up, the broker "
+        "empties the cache.",
     )
 
     @field_validator("journal_puts_per_s")
@@ -524,41 +561,42 @@ class LifeSettings(Group):
         5,
         ge=1,
         le=60,
-        description="A broker that does not renew its lease for this long counts as dead. A shorter lease makes "
-        "failover faster, but tolerates only shorter pauses.",
+        description="A broker that does not renew its lease for this long is considered dead. A shorter lease "
+        "makes failover faster, but tolerates only shorter pauses.",
     )
     checkpoint_s: float = Field(
         10,
         ge=1,
         le=600,
-        description="Interval at which subscriptions' cursors are copied from the journal to coordination.",
+        description="Interval at which brokers copy the subscriptions' cursors from the journal to coordination.",
     )
     retention_grace_s: float = Field(
         3_600,
         ge=60,
         le=604_800,
-        description="Keep deleted files for this long, so that readers that already opened a table can finish. "
-        "Topics may override it.",
+        description="Keep deleted files for this long, so that readers that already opened a table can finish. A "
+        "topic's own setting overrides this one.",
     )
     metrics_subscriptions: int = Field(
         100,
         ge=0,
         le=100_000,
-        description="Number of subscriptions in each broker's /metrics: those with the largest lag.",
+        description="Number of subscriptions that each broker reports at /metrics: those with the largest lag.",
     )
     shutdown_delay_s: float = Field(
         0,
         ge=0,
         le=600,
-        description="Keep serving for this long after SIGTERM, with /readyz at 503. Behind a load balancer, set "
-        "more than its health-check delay, so that no request reaches a closed port. A second signal "
-        "skips the delay.",
+        description="After SIGTERM, keep serving requests for this long, while /readyz answers 503. Behind a "
+        "load balancer, set a longer time than the load balancer's health-check delay, so that no "
+        "request reaches a closed port. A second signal ends the delay.",
     )
     shutdown_s: float = Field(
         10,
         ge=1,
         le=600,
-        description="Maximum time that a shutdown waits for flushes. The journal keeps unflushed messages.",
+        description="Maximum time that a shutdown waits for flushes. Messages that are not flushed in time "
+        "remain in the journal.",
     )
 
 

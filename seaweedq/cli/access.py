@@ -16,10 +16,13 @@ from seaweedq.units import bytes_of
 if TYPE_CHECKING:
     from seaweedq.client.core.effects import Steps
 
-GRANT = "`actions:topics:subscriptions`, each comma-separated, such as `describe,publish:flights*`. Repeatable."
+GRANT = (
+    "`actions:topics:subscriptions`, such as `describe,publish:flights*`; each part is a comma-separated list. "
+    "Repeatable."
+)
 LIMIT = (
-    "`NAME=NUMBER`, such as `requests=100` or `bytes_in=10MB`, per second; `NAME=none` removes a limit. Repeatable; "
-    "other limits keep their values."
+    "Limit as `NAME=NUMBER`, such as `requests=100` or `bytes_in=10MB` (per second); `NAME=none` removes the "
+    "limit. Repeatable; limits that you do not name keep their values."
 )
 NO_BOUND = "none"
 SIZES = ("bytes_in", "bytes_out")
@@ -90,9 +93,9 @@ def put(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Create or change a principal. New grants replace the old ones; omitted options keep their values.
+    """Create or change a principal. New grants replace all old grants; options that you omit keep their values.
 
-    The principal `*` holds the default limits, for principals without their own."""
+    The limits of the principal `*` apply to all principals that have no limits of their own."""
     grants, limits = [grant_of(one) for one in grant or []], dict(limit_of(one) for one in limit or [])
     found = run(url, _changed(name, grants, limits, disabled))
     bounds = limits_in_words(found["limits"])
@@ -170,7 +173,7 @@ def create(
     principal: Annotated[
         str | None,
         typer.Argument(
-            help="Principal for the token; by default the token is derived from the caller's token.",
+            help="Principal to which the token belongs; if you omit it, the new token is derived from your own token.",
             show_default=False,
         ),
     ] = None,

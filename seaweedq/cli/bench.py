@@ -224,21 +224,26 @@ _USED = columns("limit, share, measured", numbers="share")
 
 
 def bench(
-    embedded: Annotated[bool, typer.Option("--embedded", help="Start a broker with a temporary folder.")] = False,
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="Start a broker with a temporary data folder for the measurement.")
+    ] = False,
     producers: Annotated[int, typer.Option(min=1, max=64, help="Number of threads that publish.")] = 1,
     consumers: Annotated[
         int, typer.Option(min=0, max=64, help="Number of threads that pull and ack, each with its own subscription.")
     ] = 1,
     size: Annotated[int, sized("Size of each value.", 1, 1_000_000)] = 100,
     messages: Annotated[
-        int | None, typer.Option(min=1, help="Stop after this number of messages, summed over all producers.")
+        int | None, typer.Option(min=1, help="Stop after this total number of messages from all producers.")
     ] = None,
     seconds: Annotated[float, duration("Stop publishing after this time.", 0.1)] = 10,
-    rate: Annotated[float, typer.Option(min=0, help="Messages/s per producer; 0 means as fast as possible.")] = 0,
+    rate: Annotated[
+        float, typer.Option(min=0, help="Number of messages per second for each producer; 0 means as fast as possible.")
+    ] = 0,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Measure publishing and delivery on a temporary topic, and show which resource limits them."""
+    """Measure how fast brokers accept and deliver messages on a temporary topic, and show which resource limits the
+    rate."""
     load = Load(producers, consumers, size, messages, seconds, rate)
     end_on_signals()
     with ExitStack() as stack:

@@ -24,8 +24,8 @@ _CHANGES = {
 }
 app = typer.Typer(
     invoke_without_command=True,
-    help="Show the brokers, the format level, and what dead brokers left behind; upgrade the level; rebuild "
-    "coordination.",
+    help="Show the brokers, the cluster's format level and the unfinished work of dead brokers; upgrade the "
+    "level; rebuild coordination.",
 )
 
 _COLUMNS = columns("broker, version, levels, state, segments, url", numbers="segments")
@@ -62,15 +62,15 @@ def level(
         int | None,
         typer.Argument(
             min=1,
-            help="Format level; by default the highest that a running broker supports. Refused while another broker "
-            "cannot read that level.",
+            help="New format level; by default, the highest level that any running broker supports. The upgrade "
+            "is refused while another broker cannot read that level.",
             show_default=False,
         ),
     ] = None,
     output: Output = TABLE,
     url: Annotated[str | None, typer.Option("--url", help="Same as for `seaweedq cluster`.")] = None,
 ) -> None:
-    """Upgrade the cluster's format level. Irreversible: older brokers can no longer join."""
+    """Upgrade the cluster's format level. This is irreversible: older brokers can no longer join the cluster."""
     from seaweedq.client.core.calls import call
 
     assert context.parent is not None
@@ -91,19 +91,23 @@ def rebuild(
         typer.Option(
             "--without-journal",
             metavar="BROKER",
-            help="Give up this broker's unreadable journal and whatever messages it holds. Repeatable.",
+            help="Rebuild without this broker's unreadable journal; the messages that only this journal contains "
+            "are lost. Repeatable.",
             show_default=False,
         ),
     ] = None,
     without_tokens: Annotated[
         bool,
-        typer.Option("--without-tokens", help="Drop all principals and tokens, for example if the backup may be old."),
+        typer.Option(
+            "--without-tokens",
+            help="Remove all principals and tokens, for example because an old backup may contain revoked tokens.",
+        ),
     ] = False,
     output: Output = TABLE,
     url: Annotated[str | None, typer.Option("--url", help="Same as for `seaweedq cluster`.")] = None,
 ) -> None:
-    """Rebuild coordination from the store after coordination was lost or restored. --url must name a broker that waits
-    for the rebuild."""
+    """Rebuild coordination from the store after coordination was lost, or restored from a backup. --url must name a
+    broker that is waiting for the rebuild."""
     from seaweedq.client.core.calls import call
 
     assert context.parent is not None

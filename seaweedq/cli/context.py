@@ -16,7 +16,10 @@ from seaweedq.cli.shared.usage import nearest
 from seaweedq.client.core.attempts import parse_urls
 from seaweedq.errors import ClientError
 
-app = typer.Typer(no_args_is_help=True, help="Save brokers under names, and choose which ones commands use.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Save the URLs of brokers under names (contexts), and choose the context that commands use.",
+)
 _HEAD = columns("current, name, url, token file, CA")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -94,13 +97,12 @@ def add(
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing context of this name.")] = False,
     output: Output = TABLE,
 ) -> None:
-    """Save brokers under a name: their URL, and optionally the paths of a token file and a CA file.
+    """Save brokers under a name (a context): their URL, and optionally the paths of a token file and a CA file.
 
     Commands use the current context if neither --url nor SEAWEEDQ_URL names brokers. A token from the environment
-    overrides the context's token file. `Client()` ignores contexts. Contexts are stored in
-    ~/.config/seaweedq/contexts.json, or in $XDG_CONFIG_HOME if it is set. The file names token files, and contains no
-    token. `seaweedq doctor` checks whether the
-    brokers answer."""
+    overrides the context's token file. The Python class `Client` ignores contexts. Contexts are stored in
+    ~/.config/seaweedq/contexts.json, or in $XDG_CONFIG_HOME if it is set. This file contains the paths of token files,
+    but no tokens. To check whether the brokers answer, run `seaweedq doctor`."""
     current, contexts = read_contexts()
     if name in contexts and not replace:
         raise ClientError(f"context {name} already exists; use --replace to replace it")
@@ -150,7 +152,7 @@ def show(
     ] = None,
     output: Output = TABLE,
 ) -> None:
-    """Show a context, and where it is stored."""
+    """Show a context, and the path of the file that stores it."""
     current, contexts = read_contexts()
     if name is None and current is None:
         raise ClientError("there is no current context; to choose one: seaweedq context use NAME")
@@ -166,7 +168,7 @@ def show(
 
 @app.command(epilog="Example: seaweedq context remove prod")
 def remove(name: Known, output: Output = TABLE) -> None:
-    """Remove a context. Its token file is not deleted."""
+    """Remove a context. The context's token file is not deleted."""
     current, contexts = read_contexts()
     left = {one: context for one, context in contexts.items() if one != _known(name, contexts)}
     write_contexts(None if current == name else current, left)

@@ -34,7 +34,8 @@ def list_letters(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """List the dead letters in a topic: ID, reason and origin. Does not ack them."""
+    """List the dead letters in a topic, with their IDs, reasons and origins. The command does not ack the dead
+    letters."""
     with connect(url) as client:
         letters = islice((one for one in read_letters(client, topic) if f"{PREFIX}topic" in one.headers), max)
         if output == JSON:
@@ -56,12 +57,13 @@ def redrive(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Republish dead letters to the topics named in their headers, without those headers, and ack them in the
-    dead-letter topic.
+    """Republish dead letters to their original topics, without the dead-letter headers, and ack them in the dead-letter
+    topic.
 
-    The command ends after a second without letters, but waits for letters that a killed run still holds under a lease.
-    You can interrupt the command and run it again: a letter is not published twice within a day. After a seek of the
-    subscription, its letters are published again. Do not run the command twice at the same time."""
+    The command ends when no letter has arrived for a second, but first waits for letters that are still leased to an
+    earlier run that was killed. You can interrupt the command and run it again: within a day, no letter is published
+    twice. If you move the subscription back with `subscription seek`, the letters after the new position are published
+    again. Do not run the command twice at the same time."""
     from seaweedq.cli.redriving import Redriver, RedriveRun
 
     with ExitStack() as stack:

@@ -60,7 +60,10 @@ def bundle(
     file: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Output file; by default seaweedq-debug-TIME.tar.gz.")
     ] = None,
-    log: Annotated[list[Path] | None, typer.Option(help="A broker's log file, whose end is added. Repeatable.")] = None,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option(help="Log file of a broker; the bundle contains the end of this file. Repeatable."),
+    ] = None,
     config: Config = None,
     data_dir: DataDir = None,
     output: Output = TABLE,
@@ -69,8 +72,9 @@ def bundle(
     """Write diagnostics to a .tar.gz file: versions, settings, the findings of `doctor`, brokers, topics, metrics and
     logs.
 
-    Brokers keep no log files, so pass their output with --log, for example from journalctl or docker logs. The bundle
-    never contains messages, tokens, keys or passwords. The command works even if no broker answers."""
+    Brokers write no log files: save their output to a file, for example with journalctl or docker logs, and name the
+    file with --log. The bundle never contains messages, tokens, keys or passwords. The command works even if no broker
+    answers."""
     regular_files(log or [], "--log")
     now = datetime.now(UTC)
     name = f"seaweedq-debug-{now:%Y%m%d-%H%M%S}"

@@ -192,19 +192,23 @@ def demo(
             "--flights", help="Publish 336,776 real flights instead of orders, and also read them with Spark."
         ),
     ] = False,
-    rows: Annotated[int | None, typer.Option(min=10, help="With --flights: number of flights to use.")] = None,
+    rows: Annotated[int | None, typer.Option(min=10, help="With --flights, use this number of flights.")] = None,
     picture: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="With --flights: file for the picture; by default seaweedq-demo.png."),
+        typer.Option(
+            dir_okay=False, help="With --flights, write the picture to this file; by default, seaweedq-demo.png."
+        ),
     ] = None,
     no_spark: Annotated[
-        bool, typer.Option("--no-spark", help="With --flights: read with DuckDB only, without Spark.")
+        bool, typer.Option("--no-spark", help="With --flights, read the files only with DuckDB, without Spark.")
     ] = False,
 ) -> None:
-    """Show seaweedq at work in ten seconds: publish, split, kill -9, recover, and count with SQL.
+    """Show a ten-second demo: publish messages, split a segment, kill the broker with kill -9, recover, and count the
+    messages with SQL.
 
-    The demo needs the extras `server` and `sql`; --flights needs the extra `demo`, and Java 17 for Spark. On a
-    terminal, the broker keeps running after the demo until Ctrl-C. The exit code is 1 if a count is wrong."""
+    The demo needs the extras `server` and `sql`; with --flights, it also needs the extra `demo` and, for Spark, Java
+    17. On a terminal, the broker keeps running after the demo until Ctrl-C. The exit code is 1 if the demo counts a
+    wrong number of messages."""
     given = [name for name, value in (("--rows", rows), ("--picture", picture), ("--no-spark", no_spark)) if value]
     if given and not flights:
         raise typer.BadParameter("the option is only for --flights", param_hint=given[0])

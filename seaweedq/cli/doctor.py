@@ -292,7 +292,9 @@ seaweedq doctor --url http://broker-1:8080,http://broker-2:8080"""
 Config = Annotated[
     Path | None, typer.Option("--config", envvar="SEAWEEDQ_CONFIG", help="TOML file with the broker's settings.")
 ]
-DataDir = Annotated[Path | None, typer.Option(help="Data folder of the broker; by default the folder in the settings.")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Data folder of the broker; by default, the data folder in the settings.")
+]
 
 
 def doctor(
@@ -309,10 +311,11 @@ def doctor(
         ),
     ] = None,
 ) -> None:
-    """Check this machine's open files, disk, store, clock and coordination for a broker, and check running brokers.
+    """Check whether a broker can run on this machine (open files, disk, store, clock, coordination), and check running
+    brokers.
 
-    The command reads the same settings as `seaweedq serve`, from the environment and the file. The exit code is 1 if a
-    check fails."""
+    The command reads the same settings as `seaweedq serve`, from the environment and from the file that --config names.
+    The exit code is 1 if a check fails."""
     is_failed = False
     for finding in findings(config, data_dir, url):
         is_failed |= finding.verdict is Verdict.FAIL

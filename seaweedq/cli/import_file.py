@@ -27,7 +27,7 @@ def import_file(
         Path | None, typer.Argument(exists=True, dir_okay=False, help="Parquet, NDJSON or Arrow file.")
     ] = None,
     format: Annotated[
-        str | None, typer.Option(help="parquet, ndjson or arrow; by default from the file's suffix.")
+        str | None, typer.Option(help="parquet, ndjson or arrow; by default, the file's suffix decides.")
     ] = None,
     envelope: Annotated[
         bool,
@@ -38,16 +38,17 @@ def import_file(
     upload: Annotated[
         str | None,
         typer.Option(
-            help="ID of an earlier upload, instead of FILE: resume its import, or show the result. Requires --format."
+            help="ID of an earlier upload, to use instead of FILE: the command resumes that upload's import, or "
+            "shows the import's result. Requires --format."
         ),
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Publish each row of FILE as a message. If a row is invalid, nothing is published.
+    """Publish each row of FILE as a message. If any row is invalid, no row is published.
 
-    The command uploads the file to the store, where a broker reads the rows. The import continues even if you interrupt
-    the command."""
+    The command uploads the file to the store; then a broker reads the file and publishes its rows. After the upload,
+    the import continues even if you interrupt the command."""
     if (file is None) == (upload is None):
         raise typer.BadParameter("give either FILE or --upload", param_hint="FILE")
     kind = _format(file, format)

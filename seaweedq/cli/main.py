@@ -38,16 +38,14 @@ class _Command(NamedTuple):
 PANELS = {
     "Start here": {
         "serve": _Command("server.serve", "serve", "Run a broker."),
-        "demo": _Command(
-            "demo", "demo", "Show seaweedq at work in ten seconds: publish, split, kill, recover, query.", cut_off=1
-        ),
+        "demo": _Command("demo", "demo", "Show a ten-second demo: publish, split, kill, recover, query.", cut_off=1),
         "help": _Command("main", "manual", "Show a page of the manual, or a command's help.", "MANUAL"),
     },
     "Brokers": {
         "cluster": _Command("cluster", "app", "Show the brokers; upgrade the format level; rebuild coordination."),
         "doctor": _Command("doctor", "doctor", "Check this machine and running brokers.", cut_off=1),
         "debug": _Command("debug", "app", "Collect diagnostics to share when you ask for help."),
-        "bench": _Command("bench", "bench", "Measure publishing, and delivery to consumers."),
+        "bench": _Command("bench", "bench", "Measure how fast brokers accept and deliver messages."),
     },
     "Topics": {
         "topic": _Command("topic.topic", "app", "Create, change, show and delete topics; change their segments."),
@@ -59,7 +57,7 @@ PANELS = {
     "Messages": {
         "publish": _Command("publish", "publish", "Publish records from a file or stdin, or whole files.", cut_off=1),
         "pull": _Command("pull", "pull", "Print a subscription's messages, and ack them."),
-        "sql": _Command("sql", "sql", "Run SQL over topics, complete to the last message."),
+        "sql": _Command("sql", "sql", "Run SQL over topics, including their newest messages."),
         "import": _Command("import_file", "import_file", "Publish every row of a file, or none."),
         "verify": _Command("verify", "verify", "Audit a topic's files.", cut_off=1),
         "spark": _Command("spark", "app", "Run a Spark job over a topic.", cut_off=1),
@@ -67,7 +65,7 @@ PANELS = {
     "Access": {
         "principal": _Command("access", "principals", "Create, show, list and remove principals."),
         "token": _Command("access", "tokens", "Issue, list and revoke tokens."),
-        "context": _Command("context", "app", "Save brokers under names, and choose which ones to use."),
+        "context": _Command("context", "app", "Save the URLs of brokers under names, and choose one."),
         "whoami": _Command("access", "whoami", "Show the caller's identity and permissions.", "WHOAMI"),
     },
 }
@@ -147,7 +145,10 @@ WIDE = 88
 
 
 def manual(
-    page: Annotated[list[str] | None, typer.Argument(help="A page or a command; by default, list the pages.")] = None,
+    page: Annotated[
+        list[str] | None,
+        typer.Argument(help="Name of a page or of a command; without it, the command lists all pages."),
+    ] = None,
 ) -> None:
     """Show a page of the manual, such as `seaweedq help topics`, or the help of a command."""
     texts = manual_pages()

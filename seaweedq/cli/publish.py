@@ -238,35 +238,47 @@ seaweedq publish films --file one.mp4 --file two.mp4 --key mine"""
 
 Source = Annotated[
     str | None,
-    typer.Argument(help="A file, or one message as JSON, such as '{\"a\": 1}'. Omit FILE, or use -, to read stdin."),
+    typer.Argument(
+        help="File of messages to publish, or one message given inline as JSON, such as '{\"a\": 1}'. "
+        "Omit FILE, or use -, to read stdin."
+    ),
 ]
-InputFormatName = Annotated[str | None, typer.Option(help="ndjson, csv or parquet; by default from the file's suffix.")]
-KeyField = Annotated[str | None, typer.Option(help="Record field to use as the key, if the topic has no key_field.")]
+InputFormatName = Annotated[
+    str | None, typer.Option(help="ndjson, csv or parquet; by default, the file's suffix decides.")
+]
+KeyField = Annotated[
+    str | None, typer.Option(help="Field in each record to use as the message's key, if the topic has no key_field.")
+]
 Envelope = Annotated[
     bool,
     typer.Option("--envelope", help="Read each NDJSON line as a whole message with key, value, headers and timestamp."),
 ]
-SkipInvalid = Annotated[bool, typer.Option("--skip-invalid", help="Report invalid records and publish the others.")]
+SkipInvalid = Annotated[
+    bool, typer.Option("--skip-invalid", help="Report invalid records, and publish all valid records.")
+]
 BatchSize = Annotated[
     int | None, typer.Option(min=1, max=100_000, help="Maximum number of messages per request; 10,000 by default.")
 ]
 WholeFiles = Annotated[
     list[Path] | None,
     typer.Option(
-        "--file", exists=True, dir_okay=False, help="Publish this file as one message, whatever its size. Repeatable."
+        "--file", exists=True, dir_okay=False, help="Publish this file, of any size, as one message. Repeatable."
     ),
 ]
 FileKey = Annotated[str | None, typer.Option(help="Key for the messages of --file.")]
 Count = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Publish the message FILE this many times, and replace {{n}}, {{uuid}} and {{time}} in each."
+        min=1, help="Publish the message in FILE this many times, and replace {{n}}, {{uuid}} and {{time}} each time."
     ),
 ]
 Rate = Annotated[
     float | None, typer.Option(min=0.001, help="Maximum number of messages per second; by default as fast as possible.")
 ]
-ContentType = Annotated[str | None, typer.Option(help="Media type of each --file; by default from its suffix.")]
+ContentType = Annotated[
+    str | None,
+    typer.Option(help="Media type of each --file; by default, the command infers it from the file's suffix."),
+]
 
 INTERRUPTED = 130  # the exit code of a program that SIGINT ended, by the convention of shells
 
@@ -304,18 +316,19 @@ def publish(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Publish the records in FILE, each exactly once: NDJSON (one value per line), CSV or Parquet. Or publish one
+    """Publish each record in FILE exactly once; FILE is NDJSON (one value per line), CSV or Parquet. Or publish one
     message.
 
-    The command stops at the first invalid record, and names the line; earlier records stay published. Column types of
-    CSV files are inferred from the first MiB. If brokers stop answering, the command retries for two minutes; if none
-    answers at the beginning, it fails immediately.
+    The command stops at the first invalid record, and reports its line; the records before this line are already
+    published. The command infers the column types of a CSV file from its first MiB. If the brokers stop answering, the
+    command retries for two minutes; if no broker answers at the beginning, the command fails immediately.
 
-    With --count, FILE is a message to publish many times. {{n}} becomes the message's number, starting at 1, {{uuid}} a
-    random UUID, and {{time}} the time in UTC. Text that is not JSON is published as a string.
+    With --count, FILE is one message, which the command publishes many times. In each message, the command replaces
+    {{n}} with the message's number (from 1), {{uuid}} with a random UUID, and {{time}} with the current time in UTC. If
+    the message is not valid JSON, the command publishes it as a string.
 
-    With --file, each file becomes one message: the bytes go to the store, and the message refers to them. The command
-    prints `ID PATH` for each file."""
+    With --file, each file becomes one message: the command uploads the file to the store, and the message refers to it.
+    For each file, the command prints the message's ID and the file's path."""
     if files:
         of_records: dict[str, Any] = {"FILE": file, "--input-format": input_format, "--key-field": key_field}
         of_records |= {"--batch": batch, "--count": count, "--rate": rate}

@@ -71,11 +71,11 @@ def pull(
     nack: Annotated[
         bool,
         typer.Option(
-            "--nack", help="Nack the messages when the command ends, so that they are redelivered immediately."
+            "--nack", help="When the command ends, nack the messages, so that brokers redeliver them immediately."
         ),
     ] = False,
     no_ack: Annotated[
-        bool, typer.Option("--no-ack", help="Do not ack the messages; they are redelivered later.")
+        bool, typer.Option("--no-ack", help="Do not ack the messages; brokers redeliver them later.")
     ] = False,
     start: Annotated[str, typer.Option(help=f"Start position of a new subscription: {PLACES}")] = "latest",
     payloads: Annotated[
@@ -85,12 +85,12 @@ def pull(
     output: MessageOutput = JSON,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print a subscription's messages, one JSON object per line, and ack them. The command ends after a second without
-    messages.
+    """Print a subscription's messages, one JSON object per line, and ack them. The command ends when no message has
+    arrived for a second.
 
-    With --payloads, a file appears only after its SHA-256 is verified. If a payload is damaged or missing, the command
-    fails without acking the message. If brokers stop answering, the command retries for half a minute; if none answers
-    at the beginning, it fails immediately."""
+    With --payloads, a payload's file appears only after the command has verified the payload's SHA-256. If a payload is
+    damaged or missing, the command fails without acking the message. If the brokers stop answering, the command retries
+    for half a minute; if no broker answers at the beginning, the command fails immediately."""
     if nack and no_ack:
         raise typer.BadParameter("use either --nack or --no-ack", param_hint="--nack")
     if mode not in (None, *MODES):

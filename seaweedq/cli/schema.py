@@ -31,7 +31,7 @@ def show(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show the fields of a version of a topic's schema. JSON output is the schema itself."""
+    """Show the fields in one version of a topic's schema. With `-o json`, the command prints the schema itself."""
     with connect(url) as client:
         schema = client.schema(topic, version)
     if output == JSON:
@@ -53,7 +53,7 @@ def diff(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show what changed between two versions of a topic's schema."""
+    """Show the changes between two versions of a topic's schema."""
     with connect(url) as client:
         found = list(changes(client.schema(topic, before), client.schema(topic, after)))
     if output == JSON:
@@ -66,8 +66,8 @@ def diff(
 
 @app.command(epilog=CHECK)
 def check(topic: Topic, file: File, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Check whether a topic would accept a schema as the next version, without changing anything. Exit code 1: the
-    topic would refuse the schema; the error names all reasons."""
+    """Check whether a topic would accept a schema as the next version, without changing anything. The exit code is 1 if
+    the topic would refuse the schema; the error then lists all reasons."""
     with connect(url) as client:
         before = client.schema(topic)
         found = client.evolve_schema(topic, parsed(file), dry_run=True)
@@ -84,8 +84,8 @@ def evolve(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Make a schema the next version of a topic's schema. Allowed changes: new optional fields, another order of
-    fields, wider types, and required fields that become optional."""
+    """Change a topic's schema by adding the given schema as its next version. Allowed changes: new optional fields,
+    another order of fields, wider types, and required fields that become optional."""
     with connect(url) as client:
         before = client.schema(topic)
         found = client.evolve_schema(topic, parsed(file), if_schema_id=if_version)

@@ -76,10 +76,13 @@ To = Annotated[
     ),
 ]
 PartitionBy = Annotated[
-    str, typer.Option(metavar="COLUMNS", help="Comma-separated columns whose values become subfolders.")
+    str,
+    typer.Option(
+        metavar="COLUMNS", help="Partition the files by these comma-separated columns: each value becomes a subfolder."
+    ),
 ]
-Sort = Annotated[str, typer.Option(metavar="COLUMNS", help="Comma-separated columns by which to sort each file.")]
-Keep = Annotated[float, duration("How long to keep files of older generations and of killed jobs.", least=0)]
+Sort = Annotated[str, typer.Option(metavar="COLUMNS", help="Sort each file by these comma-separated columns.")]
+Keep = Annotated[float, duration("Keep the files of older generations and of killed jobs for this long.", least=0)]
 
 
 @contextmanager
@@ -155,7 +158,7 @@ def audit(
     context: typer.Context,
     topic: Topic,
     store: Annotated[
-        str | None, typer.Option(help="Audit the files in this store, without a broker unless --url is given.")
+        str | None, typer.Option(help="Audit the files in this store; without --url, the command contacts no broker.")
     ] = None,
     storage_options: StorageOptions = None,
     master: Master = None,
@@ -166,8 +169,8 @@ def audit(
     """Audit a topic's files in parallel: gaps, duplicates, order, checksums, hash ranges, seals and successors.
 
     The command compares the files with the segment list of the broker at --url. Unlike `seaweedq verify`, it does not
-    compare rows with the broker's answers, and does not check payloads. Exit code 0: sound. 1: there are findings, or
-    the audit failed. 2: wrong usage, or Spark cannot run here."""
+    compare rows with the broker's answers, and does not check payloads. The exit code is 0 if the topic is sound, 1 if
+    the audit found a problem or failed, and 2 if the options are wrong or Spark cannot run on this machine."""
     source = context.get_parameter_source("url")
     asked = store is None or (source is not None and source.name == "COMMANDLINE")
     with running("audit", master, conf, url) as spark:
@@ -226,7 +229,7 @@ def replay(
     ] = "true",
     skip_references: Annotated[
         bool,
-        typer.Option("--skip-references", help="Leave out, and count, rows whose payload is published by reference."),
+        typer.Option("--skip-references", help="Skip rows whose payload was published by reference, and count them."),
     ] = False,
     batch_rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows per batch.")] = 1_000_000,
     storage_options: StorageOptions = None,
@@ -237,9 +240,10 @@ def replay(
 ) -> None:
     """Publish a topic's rows, or the rows that meet a condition, to another topic, each exactly once.
 
-    The replay ends where the topic's segments ended when it began. To continue a replay, even after a crash, run the
-    command again with the same checkpoint: no row is published twice. Messages keep their keys, timestamps, headers and
-    expiry; expired messages are left out. Exit code 0: done. 1: failure. 2: wrong usage, or Spark cannot run here."""
+    The replay publishes only the rows that the topic contained when the replay began. To continue a replay, even after
+    a crash, run the command again with the same checkpoint: no row is published twice. Messages keep their keys,
+    timestamps, headers and expiry; expired messages are left out. The exit code is 0 if the replay is complete, 1 if it
+    failed, and 2 if the options are wrong or Spark cannot run on this machine."""
     if into == topic:
         raise typer.BadParameter(f"{into!r} is the source topic; choose another topic", param_hint="--into")
     if "://" not in checkpoint:
@@ -285,12 +289,13 @@ def export(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Export a topic to Parquet files. Each run adds the messages that are new since the previous run, each exactly
-    once.
+    """Export a topic to Parquet files. Each run exports the messages that were published since the previous run, each
+    exactly once.
 
-    Read the files with `seaweedq.spark.read_generation`. Exit code 0: rows were added, or there were no new
-    rows. 1: the export failed, another job committed first, or retention deleted rows before they were exported; in all
-    three cases the folder is unchanged. 2: wrong usage, or Spark cannot run here."""
+    Read the files with `seaweedq.spark.read_generation`. The exit code is 0 if the export succeeded, even without new
+    rows. The exit code is 1 if the export failed, another job committed first, or retention deleted rows before they
+    were exported; in each of these cases, the folder is unchanged. The exit code is 2 if the options are wrong, or
+    Spark cannot run on this machine."""
     with running("export", master, conf, url) as spark, _usable():
         from seaweedq.spark.jobs.export import export as exported
 
@@ -310,7 +315,12 @@ def compact(
         ),
     ] = "_key",
     order_by: Annotated[
-        str, typer.Option(metavar="COLUMNS", help="Columns that order the rows of a key; offsets break ties.")
+        str,
+        typer.Option(
+            metavar="COLUMNS",
+            help="Columns by which to order the rows with the same key, so that the last one is the newest; offsets "
+            "break ties.",
+        ),
     ] = "",
     deleted_where: Annotated[
         str | None, typer.Option(metavar="SQL", help="Leave out keys whose newest row meets this condition.")
@@ -324,11 +334,11 @@ def compact(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Write the newest message of each key to Parquet files, as a complete new generation.
+    """Write the newest message for each key to Parquet files; each run writes a complete new generation of files.
 
     A key is left out if its newest message is a tombstone (null), has expired, or meets --deleted-where. Messages
-    without a key are only counted. Read the files with `seaweedq.spark.read_generation`. The exit codes are those of
-    `spark export`."""
+    without a key are counted, but not written. Read the files with `seaweedq.spark.read_generation`. The command has
+    the same exit codes as `spark export`."""
     with running("compact", master, conf, url) as spark, _usable():
         from seaweedq.spark.jobs.compact import Rules
         from seaweedq.spark.jobs.compact import compact as compacted

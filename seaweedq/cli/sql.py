@@ -201,7 +201,8 @@ seaweedq sql "SHOW TABLES" · seaweedq sql --explain "SELECT count(*) FROM fligh
 FILES = ("csv", JSON, "parquet")
 FORMATS = (TABLE, WIDE, *FILES)
 _ABOUT_OUTPUT = (
-    "table, wide (not truncated), csv, json (one object per line) or parquet; by default the format of FILE."
+    "table, wide (not truncated), csv, json (one object per line) or parquet; by default, the suffix of FILE "
+    "decides, or table without FILE."
 )
 PLANS = 3  # retention may take files between a plan and its read
 
@@ -214,28 +215,30 @@ def sql(
     ] = None,
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="Show the files and broker rows that the statement reads, and DuckDB's plan."),
+        typer.Option(
+            "--explain", help="Show the files and the brokers' rows that the statement reads, and DuckDB's query plan."
+        ),
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh the table until Ctrl-C.")] = False,
     every_s: Annotated[float, duration("Refresh interval of --watch.", 0.1)] = 2.0,
     rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows to show.")] = 100,
     keep_expired: Annotated[bool, typer.Option("--keep-expired", help="Include expired messages.")] = False,
     memory: Annotated[
-        str, typer.Option(help="Memory limit for DuckDB, such as 1GB; by default most of the machine's.")
+        str, typer.Option(help="Memory limit for DuckDB, such as 1GB; by default, most of the machine's memory.")
     ] = "",
     s3_endpoint: Annotated[
         str, typer.Option(help="URL of the S3-compatible store, if it differs from the one that brokers use.")
     ] = "",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Run SQL over topics. Each topic is a view that includes every message acknowledged so far.
+    """Run SQL over topics. Each topic is a view that includes every message that brokers have acknowledged so far.
 
-    Put names with dots or dashes in double quotes. If DuckDB has its own table with that name, write `topics.NAME`. If
-    topic names differ only in case, spell the name exactly.
+    Put topic names with dots or dashes in double quotes. If one of DuckDB's own tables has the same name as a topic,
+    write `topics.NAME`. If several topic names differ only in case, spell the name exactly.
 
-    DuckDB reads the Parquet files in the store, so this machine needs access to them; for S3, that means AWS
-    credentials and the extra `s3`. Messages that are not in a file yet come from the brokers. JSON output has null for
-    NaN and infinity."""
+    DuckDB reads the Parquet files directly from the store, so this machine needs access to the store; for S3, it needs
+    AWS credentials and the extra `s3`. The command fetches messages that are not in a file yet from the brokers. JSON
+    output shows NaN and infinity as null."""
     kind = _format(output, output_file, watch)
     text = _of_stdin() if statement == "-" else statement
     # Arrow would import numpy, which takes as long as all of DuckDB.

@@ -115,17 +115,20 @@ def create(
     start: Annotated[str | None, typer.Option(help=f"Start position: {PLACES}")] = None,
     ack_deadline_s: Annotated[float | None, duration("Redeliver a message that is not acked within this time.")] = None,
     max_attempts: Annotated[
-        int | None, typer.Option(help="Failed deliveries after which a message becomes a dead letter; 0: never.")
+        int | None,
+        typer.Option(help="Number of failed deliveries after which a message becomes a dead letter; 0 means never."),
     ] = None,
     dead_letter_topic: Annotated[str | None, typer.Option(help="Topic to which dead letters are published.")] = None,
     backoff_s: Annotated[
         list[float] | None,
         duration(
-            "Delay before a failed message is redelivered. Repeat the option for later attempts; the last delay "
-            "applies to the rest."
+            "Delay before a failed message is redelivered. Repeat the option to give later attempts their own "
+            "delays; the last delay applies to all further attempts."
         ),
     ] = None,
-    max_in_flight: Annotated[int | None, typer.Option(help="Maximum number of leased messages.")] = None,
+    max_in_flight: Annotated[
+        int | None, typer.Option(help="Maximum number of messages that may be leased at the same time.")
+    ] = None,
     key_prefix: Annotated[
         str | None, typer.Option(help="Deliver only messages whose keys begin with this text.")
     ] = None,
@@ -188,13 +191,14 @@ def seek(
     name: Name,
     to: Annotated[str | None, typer.Option(help=f"New position: {PLACES}")] = None,
     offset: Annotated[
-        list[str] | None, typer.Option(help="Position in one segment, as SEGMENT=OFFSET; other segments keep theirs.")
+        list[str] | None,
+        typer.Option(help="New position in one segment, as SEGMENT=OFFSET; positions in other segments do not change."),
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Move a subscription to another position. All leases end, and messages after the new position are delivered again,
-    acked or not."""
+    """Move a subscription to another position. This ends all leases, and brokers deliver all messages after the new
+    position again, even if they were acked."""
     if (to is None) == (not offset):
         raise typer.BadParameter("use either --to or --offset", param_hint="--to")
     where = place(to, "--to") if to is not None else {"offsets": _offsets(offset or [])}
@@ -211,7 +215,8 @@ def seek(
 
 @app.command(epilog="Example: seaweedq subscription pause flights billing")
 def pause(topic: Topic, name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Pause delivery until the subscription is resumed. Acks of leased messages are still accepted."""
+    """Pause delivery until the subscription is resumed. Brokers still accept acks for messages that are already
+    leased."""
     with connect(url) as client:
         client.update_subscription(topic, name, paused=True)
     say_done(output, f"subscription {name} of topic {topic} is paused", topic=topic, name=name, paused=True)
@@ -239,7 +244,7 @@ def watch(
     """Show a subscription's lag live: how far the subscription is behind, how fast its consumers ack, and when it will
     catch up.
 
-    The command runs until Ctrl-C. Without a terminal, it prints a line per refresh."""
+    The command runs until Ctrl-C. If stdout is not a terminal, the command prints one line for each refresh."""
     from rich.live import Live
     from rich.text import Text
 

@@ -170,9 +170,9 @@ def top(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show the busiest topics and segments, with their rates over 10 s and their owners, until Ctrl-C.
+    """Show the busiest topics and segments, with their owners and their rates over the last 10 s, until Ctrl-C.
 
-    Each refresh covers at most 100 topics: the busiest 50, and 50 others in turn."""
+    Each refresh covers at most 100 topics: the 50 busiest topics, and 50 of the others in rotation."""
     from seaweedq.cli.shared.process import Interrupts
 
     console, loads = drawing(), Loads()

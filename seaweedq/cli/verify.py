@@ -24,25 +24,29 @@ def verify(
     topic: Topic,
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="Audit the files in this broker data folder, without a broker unless --url is given."),
+        typer.Option(
+            help="Audit the files in this data folder of a broker; without --url, the command contacts no broker."
+        ),
     ] = None,
     store: Annotated[
-        str | None, typer.Option(help="Audit the files in this store, without a broker unless --url is given.")
+        str | None, typer.Option(help="Audit the files in this store; without --url, the command contacts no broker.")
     ] = None,
     sample: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Fraction of the rows to read; file names and metadata are always checked."),
+        typer.Option(
+            min=0, max=1, help="Fraction of the rows to read; the audit always checks all file names and metadata."
+        ),
     ] = 1,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Audit a topic: check the chains of files, checksums, offsets and metadata, and compare the rows with the broker's
-    answers.
+    """Audit a topic: check that its files form unbroken chains, check their checksums, offsets and metadata, and
+    compare their rows with the broker's answers.
 
-    A payload that is missing or has the wrong size is reported as damage. A payload that no message refers to is only
-    noted as orphaned: a crash between an upload and its message can leave one behind.
+    A payload that is missing or has the wrong size is reported as damage. The audit notes a payload that no message
+    refers to, but does not report it as damage: a crash after an upload can leave such a payload behind.
 
-    Exit code 0: sound. 1: damage was found. 2: the audit could not be completed.
+    The exit code is 0 if the topic is sound, 1 if the audit found damage, and 2 if the audit could not be completed.
     """
     with needs("server", "seaweedq verify"):
         from seaweedq.cli.verify_run import Audit

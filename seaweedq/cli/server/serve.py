@@ -77,14 +77,14 @@ def serve(
     ] = None,
     **given: Any,
 ) -> None:
-    """Run a broker on a data folder until SIGTERM or Ctrl-C. You can also set every option as a SEAWEEDQ_* variable, or
-    as a key in the TOML file.
+    """Run a broker with a data folder until SIGTERM or Ctrl-C. You can also set every option as a SEAWEEDQ_* variable,
+    or as a key in the TOML file that --config names.
 
-    The first line on stdout has the broker's URL, even with --port 0. The log goes to stderr. On a terminal, a live
-    line shows the load, unless --brokers runs several brokers.
+    The first line on stdout contains the broker's URL, even with --port 0. The log goes to stderr. On a terminal, the
+    command shows the broker's load on a line that it keeps up to date, unless --brokers starts several brokers.
 
-    A DURATION is a number of seconds, or has units: 500ms, 90s, 1h30m, 7d, 2w. A SIZE is a number of bytes, or has a
-    unit: 10GB (10^9), 512MiB (2^20).
+    Write a DURATION as a number of seconds, or with units: 500ms, 90s, 1h30m, 7d, 2w. Write a SIZE as a number of
+    bytes, or with a unit: 10GB (GB is 10^9), 512MiB (MiB is 2^20).
     """
     try:
         settings = settings_of(config, given)

@@ -180,7 +180,7 @@ def say(text: str = "") -> None:
 
 DURATIONS = "Seconds, or with units: 500ms, 90s, 1h30m, 7d, 2w."
 SIZES = "Bytes, or with a unit: 10GB (10^9 bytes each), 512MiB (2^20)."
-PLACES = "earliest, latest, a time such as 2026-01-31T12:00:00Z, or how long ago: 5m, 7d."
+PLACES = "earliest, latest, a time such as 2026-01-31T12:00:00Z, or a duration before now, such as 5m or 7d."
 
 
 def duration(about: str, least: float = 0) -> Any:

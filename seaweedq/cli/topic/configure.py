@@ -22,19 +22,29 @@ SET = """Examples: seaweedq topic set flights --retention-max-age-s 7d --keep-un
 seaweedq topic set flights --retention-max-bytes 1GB --dry-run ·
 seaweedq topic set flights --default retention-max-age-s"""
 
-FlushMaxBytes = Annotated[int | None, size("Write a tail to a Parquet file at this size.")]
-FlushMaxAge = Annotated[float | None, duration("Write a tail to a Parquet file at this age.")]
+FlushMaxBytes = Annotated[
+    int | None, size("Write a segment's newest messages to a Parquet file when they reach this size.")
+]
+FlushMaxAge = Annotated[
+    float | None,
+    duration("Write a segment's newest messages to a Parquet file when the oldest of them reaches this age."),
+]
 RetentionMaxAge = Annotated[float | None, duration("Delete messages older than this.")]
-RetentionMaxBytes = Annotated[int | None, size("Delete the oldest messages above this stored size.")]
-MaxPayloadBytes = Annotated[int | None, size("Maximum payload size, if lower than the broker's setting.")]
+RetentionMaxBytes = Annotated[int | None, size("Delete the oldest messages when the topic's stored size exceeds this.")]
+MaxPayloadBytes = Annotated[
+    int | None, size("Maximum size of a payload, if it should be lower than the broker's setting.")
+]
 Ndjson = Annotated[
     str | None,
     typer.Option(
-        help="Content of an NDJSON line over HTTP: a whole message (envelope, the default) or only the value (bare)."
+        help="Content of each line in an NDJSON request: a whole message (envelope, the default) or only its "
+        "value (bare)."
     ),
 ]
-TargetMessages = Annotated[int | None, typer.Option(help="Split segments that stay above this rate.")]
-TargetBytes = Annotated[int | None, size("Split segments that stay above this rate in bytes per second.")]
+TargetMessages = Annotated[
+    int | None, typer.Option(help="Split segments that stay above this number of messages per second.")
+]
+TargetBytes = Annotated[int | None, size("Split segments that stay above this number of bytes per second.")]
 MinSegments = Annotated[int | None, typer.Option(help="Minimum number of segments.")]
 MaxSegments = Annotated[int | None, typer.Option(help="Maximum number of segments.")]
 CoolDown = Annotated[float | None, duration("Merge segments that stay idle for this long.")]
@@ -70,7 +80,9 @@ def create(
     schema: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Iceberg schema as JSON, for a typed topic.")
     ] = None,
-    key_field: Annotated[str | None, typer.Option(help="Top-level field of the value that supplies the key.")] = None,
+    key_field: Annotated[
+        str | None, typer.Option(help="Name of the top-level field in each value that contains the message's key.")
+    ] = None,
     segments: Annotated[int | None, typer.Option(help="Number of initial segments, 1 to 1,024.")] = None,
     flush_max_bytes: FlushMaxBytes = None,
     flush_max_age_s: FlushMaxAge = None,
@@ -125,15 +137,16 @@ def change(
     cool_down_s: CoolDown = None,
     scaling: Scaling = None,
     default: Annotated[
-        list[str] | None, typer.Option(help="Option to reset to its default, by name. Repeatable.")
+        list[str] | None, typer.Option(help="Name of an option to reset to its default. Repeatable.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what the new retention would delete, without changing anything.")
+        bool,
+        typer.Option("--dry-run", help="Show how much the new retention would delete, without changing anything."),
     ] = False,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Change a topic's settings, on all brokers immediately. Omitted options keep their values."""
+    """Change a topic's settings; all brokers apply the change immediately. Omitted options keep their values."""
     config = _placed(context.params)
     _restore(config, default or ())
     if not config:
@@ -161,10 +174,11 @@ def edit(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Edit a topic's settings as JSON in $VISUAL or $EDITOR (default: vi). The command shows the difference and asks
-    before it applies the change.
+    """Edit a topic's settings as JSON in $VISUAL or $EDITOR (default: vi). The command shows the difference, and asks
+    for confirmation before it applies the change.
 
-    Remove a setting from the JSON to restore its default. If the change fails, your text is kept in a file."""
+    Remove a setting from the JSON to restore its default. If the change fails, the command keeps your edited text in a
+    file."""
     import msgspec
 
     with connect(url) as client:
@@ -283,8 +297,8 @@ def split(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Split a segment into several segments, each with part of the key range. The command also prints when idle parts
-    would be merged again."""
+    """Split a segment into several segments, each with part of the key range. The command also prints when the brokers
+    would merge the new segments again if they are idle."""
     if parts and at:
         raise typer.BadParameter("use either --at or --parts", param_hint="--at")
     _replace(url, output, topic, segment, "split", {"at": at} if at else {"parts": parts or 2})
@@ -303,12 +317,13 @@ def merge(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Merge two adjacent segments. If the segments have different owners, the second segment moves first."""
+    """Merge two adjacent segments. If different brokers own the two segments, the second segment first moves to the
+    owner of the first one."""
     _replace(url, output, topic, segment, "merge", {"with": neighbour})
 
 
 def roll(topic: Topic, segment: Segment, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Replace a segment with a new segment for the same key range, with its own files."""
+    """Seal a segment, and continue its key range in a new segment, which has its own files."""
     _replace(url, output, topic, segment, "roll", None)
 
 

@@ -229,14 +229,15 @@ def history(
         Path | None,
         typer.Option(
             dir_okay=False,
-            help="Draw the key ranges over time to this file (.png, .svg, .pdf); needs the extra `demo`.",
+            help="Draw a picture of the key ranges over time in this file (.png, .svg, .pdf); this needs the "
+            "extra `demo`.",
         ),
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show all segments that a topic has ever had: ranges, times, predecessors, successors and mean rates; for the last
-    hour, also rates and hot keys, as far as the leader has recorded them."""
+    """Show every segment that a topic has ever had, with its key range, times, predecessors, successors and mean rate.
+    For the last hour, the command also shows the rates and hot keys that the leader has recorded."""
     if plot:
         _check(plot)
     room = terminal_width()

@@ -202,10 +202,10 @@ app.command(epilog=configure.EDIT)(configure.edit)
 
 @app.command("list", epilog="Examples: seaweedq topic list · seaweedq topic list -o json | jq .name")
 def list_topics(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """List all topics: messages, sizes, rates over 10 s, segments, and the largest subscription lag.
+    """List all topics with their messages, sizes, rates over the last 10 s, segments, and largest subscription lag.
 
-    A table shows the first 100 topics. `-o wide` and `-o json` show all topics, with the subscription that has the
-    largest lag."""
+    The default table shows only the first 100 topics. `-o wide` and `-o json` show all topics, and name each topic's
+    subscription with the largest lag."""
     with connect(url) as client:
         names, unreadable = [topic["name"] for topic in client.topics()], client.unreadable_topics()
         if unreadable:
@@ -230,9 +230,10 @@ def show(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show a topic's rates, segments and subscriptions, and commands to paste for curl, DuckDB and Spark.
+    """Show a topic's rates, segments and subscriptions, and example commands for curl, DuckDB and Spark that you can
+    paste.
 
-    `-o wide` adds sealed segments and offsets.
+    With `-o wide`, the command also shows sealed segments and offsets.
     """
     with connect(url) as client:
         if config and output != JSON:
@@ -249,7 +250,7 @@ def show(
 
 @app.command(epilog="Example: seaweedq topic flush flights")
 def flush(topic: Topic, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Write all messages acknowledged so far to Parquet files."""
+    """Write all messages that the brokers have acknowledged so far to Parquet files."""
     with connect(url) as client:
         client.flush(topic)
     say_done(output, f"all messages of topic {topic} are in files", topic=topic, flushed=True)

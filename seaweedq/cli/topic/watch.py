@@ -32,10 +32,11 @@ def watch(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show a topic's segments live: a bar of the key space with rates and owners, the last minutes above, and every
-    split, merge and move.
+    """Show a topic's segments live: their key ranges as a bar with rates and owners, the history of the last minutes
+    above the bar, and every split, merge and move.
 
-    The command runs until Ctrl-C. Without a terminal, it prints one picture, then a line for each change."""
+    The command runs until Ctrl-C. If stdout is not a terminal, the command prints one picture, and then one line for
+    each change."""
     from seaweedq.cli.shared.process import Interrupts
     from seaweedq.cli.topic.watch_picture import WatchHistory
 
