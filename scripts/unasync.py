@@ -33,7 +33,7 @@ RULES = (
     (r"The async shell's", "The sync shell's"),
     (r"The async client: (.*) The sync one is generated from it\.", r"The sync client: \1"),
     (r"For one event loop\.", "Threads may share one."),
-    (r"when the iteration begins, unless it exists\. If.*\n.*acks\.", "immediately, unless it exists."),
+    (r"when the iteration begins, unless it exists\. If[^.]*acks\.", "immediately, unless it exists."),
 )
 
 

@@ -20,7 +20,7 @@ NEVER_US = 2**63 - 1  # when a caller expires that has no end
 
 
 class Action(StrEnum):
-    """The deeds that a caller may be allowed. docs/operate/security.md lists the routes of each."""
+    """The actions that a caller may be granted. docs/operate/security.md lists the routes of each."""
 
     DESCRIBE = "describe"
     CREATE = "create"

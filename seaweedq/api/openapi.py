@@ -27,10 +27,11 @@ SUMMARY = "A message queue whose storage is a directory of Parquet files."
 REF = "#/components/schemas/{name}"
 TAGS: Mapping[str, str] = {
     "topics": "Create, list, change and delete topics. Publishing to an unknown topic creates it.",
-    "publish": "Publish messages. They are durable when the answer is 200.",
+    "publish": "Publish messages. Once the broker answers 200, the messages are durable.",
     "subscriptions": "Consume messages. A subscription keeps unacked messages, and shares them among its consumers.",
     "read": "Read messages without a subscription: from an offset, as a stream, or as files.",
-    "uploads": "Upload large payloads, to which messages refer. Bytes go to the store itself if it signs URLs.",
+    "uploads": "Upload large payloads, to which messages refer. If the store signs URLs, clients send the bytes "
+    "directly to the store.",
     "imports": "Publish the rows of uploaded files as messages: an import of one file, or a write of many.",
     "segments": "List a topic's segments; split, merge, roll and move them manually.",
     "access": "Principals and their tokens, for clusters that require tokens.",

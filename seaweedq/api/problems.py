@@ -125,7 +125,7 @@ STATUS: dict[type[SeaweedqError], int] = {
 
 
 class Problem(BaseModel):
-    """An RFC 9457 problem. More members, beside these, help to solve it."""
+    """An RFC 9457 problem. Further members help to correct the error."""
 
     model_config = ConfigDict(extra="allow")
 

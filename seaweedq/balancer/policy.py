@@ -19,10 +19,11 @@ Seconds = Annotated[float, Meta(ge=1, le=86_400)]
 
 
 class ScalingPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The load that one segment should have at most for long, the bounds on the number of segments, and a merge's wait.
+    """The maximum long-term load of one segment, the bounds on the number of segments, and the idle time before a
+    merge.
 
-    A topic has at least `min_segments` unless it began with fewer: the bound only prevents merges. `enabled` tells
-    whether the topic splits and merges by itself.
+    A topic has at least `min_segments` unless it began with fewer: the bound only prevents merges. `enabled` is true if
+    the topic's segments split and merge automatically.
     """
 
     target_messages_per_s: Target = 200_000

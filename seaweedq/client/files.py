@@ -41,7 +41,7 @@ class Source:
         return Source(io.BytesIO(what)) if isinstance(what, bytes) else Source(what, owned=False)
 
     def read(self, start: int, size: int) -> bytes:
-        """Returns exactly these bytes. Raises UploadMismatch if the file has become shorter, OSError."""
+        """Returns exactly these bytes. Raises OSError, and UploadMismatch if the file has become shorter."""
         with self._lock:
             self._file.seek(start)
             data = self._file.read(size)
@@ -50,7 +50,7 @@ class Source:
         return data
 
     def digest(self) -> str:
-        """Returns the SHA-256 of all bytes, in hex. One chunk is hashed while the next one is read."""
+        """Returns the SHA-256 of all bytes, in hex. While one chunk is hashed, the next chunk is read."""
         found = hashlib.sha256()
         chunks: Queue[bytes | Exception] = Queue(1)
         threading.Thread(target=self._read_all, args=(chunks,), name="reading", daemon=True).start()
@@ -103,7 +103,7 @@ class Meter:
         self._sum = 0
 
     def reporter(self, part: int) -> Callable[[int], None]:
-        """Returns the progress callback for a part's slice, of which nothing was sent yet."""
+        """Returns the progress callback for a part of the upload, of which no byte has been sent yet."""
 
         def report(done: int) -> None:
             with self._lock:
@@ -139,7 +139,7 @@ class AtomicFile:
         self._part.replace(self._path)
 
     def discard(self) -> None:
-        """Removes the file, unless it is committed."""
+        """Removes the file, unless the file is already committed."""
         self._file.close()
         self._part.unlink(missing_ok=True)
 
@@ -190,12 +190,13 @@ class _Raw(io.RawIOBase):
 
 
 def reader(chunks: Iterator[bytes]) -> BinaryIO:
-    """Returns a file with these bytes. The file is not seekable. Closing the file ends the chunks."""
+    """Returns a file with these bytes. The file is not seekable. Closing the file ends the iteration over its
+    chunks."""
     return cast(BinaryIO, io.BufferedReader(_Raw(chunks), _BUFFER_BYTES))
 
 
 class AsyncPayload:
-    """A payload, for an `async with`: read it with `read`, or chunk by chunk in an `async for`."""
+    """A payload, to use in an `async with` statement: read it with `read`, or chunk by chunk in an `async for` loop."""
 
     def __init__(self, chunks: AsyncIterator[bytes]) -> None:
         self._chunks = chunks
@@ -205,7 +206,7 @@ class AsyncPayload:
     async def read(self, size: int = -1) -> bytes:
         """Returns at most `size` bytes, or all remaining bytes if `size` is negative. Returns no bytes at the end.
 
-        Raises Damaged, PayloadNotFound, ConnectionFailed. After an error, every further read raises it again.
+        Raises Damaged, PayloadNotFound, ConnectionFailed. After an error, every further read raises that error again.
         """
         chunks, length = [self._left], len(self._left)
         while size < 0 or length < size:

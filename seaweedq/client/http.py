@@ -32,12 +32,12 @@ _HINTS = {
 
 
 class InvalidToken(ValueError):
-    """Raised for a token that HTTP cannot carry."""
+    """Raised for a token with a character that HTTP headers must not contain."""
 
 
 class Credentials:
     """A client's token, and the CA that the client trusts. Raises ValueError if both a token and a file are given, or
-    if HTTP cannot carry the token."""
+    if the token has a character that HTTP headers must not contain."""
 
     def __init__(
         self,
@@ -69,9 +69,8 @@ class Credentials:
         return self._token is not None or self._file is not None
 
     def verify(self, url: str) -> bool | ssl.SSLContext:
-        """Returns the TLS verification (httpx's `verify`) for the broker at a URL. Plain HTTP loads no
-        certificates, because loading them takes longer than a request. Raises ClientError if the CA's file cannot be
-        read."""
+        """Returns the TLS verification (httpx's `verify`) for the broker at a URL. For plain HTTP, no certificates are
+        loaded, because loading them takes longer than a request. Raises ClientError if the CA's file cannot be read."""
         if not url.startswith("https:"):
             return False
         if self._ca_file is None:
@@ -83,7 +82,7 @@ class Credentials:
             raise ClientError(f"the CA file {str(self._ca_file)!r} cannot be read: {reason}") from None
 
     def headers(self) -> dict[str, str]:
-        """Returns the headers that contain the token. Raises ClientError if its file cannot be read."""
+        """Returns the headers that contain the token. Raises ClientError if the token file cannot be read."""
         if (file := self._file) is not None:
             try:
                 found = os.stat(file)
@@ -110,14 +109,14 @@ _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.Un
 
 
 class SecretUrl(httpx.URL):
-    """A URL that prints only its bare form: httpx logs the URLs of its requests."""
+    """A URL that is printed without its query, so that no signature appears in the log of httpx."""
 
     def __str__(self) -> str:
         return bare(super().__str__())
 
 
 def check_options(timeout_s: float, headers: Mapping[str, str] | None) -> None:
-    """Raises ValueError for a timeout that no answer could meet, and for headers that HTTP cannot carry."""
+    """Raises ValueError for a timeout that no answer could meet, and for invalid HTTP headers."""
     if not 0 < timeout_s < inf:
         raise ValueError(f"timeout_s={timeout_s} is not a number of seconds above 0")
     for name, value in (headers or {}).items():
@@ -134,8 +133,8 @@ def build(
     timeout_s: float,
     credentials: Credentials,
 ) -> httpx.Request:
-    """Builds the request. `chunks` are the chunks of a body that is a Slice. A request to a signed URL has no token,
-    because the URL is itself the permission. Raises ClientError for an invalid signed URL, and for a token that cannot
+    """Builds the request. If the body is a Slice, `chunks` yields its bytes. A request to a signed URL needs no token,
+    because the URL itself is the permission. Raises ClientError for an invalid signed URL, and for a token that cannot
     be read."""
     if isinstance(effect, Attempt):
         request: Request | SignedRequest = effect.request

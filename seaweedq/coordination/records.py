@@ -212,7 +212,7 @@ class CreationRecord(msgspec.Struct, frozen=True):
 
 
 class FlushPolicy(msgspec.Struct, frozen=True):
-    """When a tail becomes a file, in bytes and seconds; None is the broker's own setting."""
+    """The limits, in bytes and seconds, at which a tail is written to a file; null means the broker's setting."""
 
     max_bytes: int | None = None
     min_bytes: int | None = None

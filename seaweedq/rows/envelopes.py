@@ -64,10 +64,10 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class Envelope(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     """A message of a json or typed topic. Only `value` is required.
 
-    - Messages with the same `key` stay in order. On a topic with a `key_field`, the key is that field.
-    - `timestamp` is by default the time at which the broker takes the message; at most an hour ahead.
-    - After `expires_in_s`, by the cluster's time, no reader of the queue gets the message, and subscriptions count it
-      as acked. Its row stays in the files, with `_expires`.
+    - Messages with the same `key` stay in order. On a topic with a `key_field`, the key is that field. - By default,
+    `timestamp` is the time at which the broker receives the message; it may be at most an hour in the future. - After
+    `expires_in_s`, by the cluster's time, no reader of the queue gets the message, and subscriptions count it as acked.
+    Its row stays in the files, with `_expires`.
     """
 
     value: msgspec.Raw
@@ -88,7 +88,7 @@ class BytesEnvelope(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 class UploadReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A payload: the upload that has it."""
+    """A payload, named by its upload."""
 
     upload_id: Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+(?!\n)$")]
 
@@ -117,7 +117,7 @@ class BytesEnvelopes(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ReferenceEnvelopes(msgspec.Struct, forbid_unknown_fields=True):
-    """Several messages, each with a payload. One request may hold messages of both kinds."""
+    """Several messages, each with a payload. One request may contain messages of both kinds."""
 
     messages: Annotated[list[ReferenceEnvelope], msgspec.Meta(min_length=1)]
 

@@ -38,7 +38,7 @@ SENTENCES = (  # said of one of the two alone
     "Raises TimeoutError after `timeout_s`.",
     "Creates the subscription immediately, unless it exists.",
     "Creates the subscription when the iteration begins, unless it exists.",
-    "If you leave the iteration early, `close` sends the last acks.",
+    "If you leave the iteration early, the client's `close` sends the last acks.",
 )
 PARAMETERS = {"timeout_s"}  # of a receipt: asyncio.timeout does it there
 RECEIPTS = ("Receipt.", "Delivery.")

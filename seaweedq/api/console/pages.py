@@ -55,7 +55,7 @@ router = Router("cluster")
 
 
 class Start(Struct):
-    """The name and version of what answers, and `links`, relative to this document, to what else there is."""
+    """The program's name and version, and `links`, which are relative to this document."""
 
     name: str
     version: str

@@ -114,10 +114,10 @@ class Acks:
     async def ack(self, request: Request, topic_name: str, name: str) -> Answer:
         """Acks messages, in any order. When the broker answers, the acks are durable.
 
-        With only `ids`, the status is 200 even if nothing could be acked: check `unknown`. With only `lease`, the
-        request acks every message that the lease holds, and every message that the lease held earlier and nobody has
-        received since. A repeated request gets the same answer. If nothing is left to ack, the answer is 410
-        `lease-ended`."""
+        If the request has only `ids`, the broker answers 200 even if it could ack none of the messages: check `unknown`
+        in the answer. If the request has only a `lease`, it acks every message in the lease, and every message that was
+        in the lease earlier and that no consumer has received since. The broker gives the same answer to a repeated
+        request. If nothing is left to ack, the answer is 410 `lease-ended`."""
         async with self.calls.read(request, _ACK, topic_name, name) as (topic, wanted):
             return await self.answer(request, topic, name, wanted)
 
@@ -135,12 +135,13 @@ class Acks:
         shows={"nacked": 1, "late": 0, "unknown": ["0-18"]},
     )
     async def nack(self, request: Request, topic_name: str, name: str) -> Answer:
-        """Gives leased messages back. They are redelivered after a delay, or become dead letters.
+        """Returns leased messages to the broker, which redelivers them after a delay, or publishes them as dead
+        letters.
 
         If a message is rejected, or fails for the `max_attempts`-th time, the broker publishes it to the subscription's
         `dead_letter_topic` and then acks it. Meanwhile no consumer receives the message; the message does not hold up
-        others, but counts toward `max_in_flight`. If the subscription has no `dead_letter_topic`, `reject` gets 409
-        `no-dead-letter-topic`.
+        others, but counts toward `max_in_flight`. If the subscription has no `dead_letter_topic`, the broker answers a
+        request with `reject` with 409 `no-dead-letter-topic`.
 
         A dead letter has the key, value, timestamp and headers of the original message, a copy of its payload, and no
         expiry. It is published exactly once, even if brokers crash. The broker adds these headers: `dead-letter-reason`
@@ -148,9 +149,9 @@ class Acks:
         passed), `dead-letter-topic`, `dead-letter-subscription` and `dead-letter-id` (the origin of the message),
         `dead-letter-attempts`, `dead-letter-time`.
 
-        A nack is not durable: a broker that is killed forgets all delays, and the rejections of the last
-        `checkpoint_s`. If the request names only a `lease` that no longer holds messages, the answer is that of the
-        earlier nack, or 410 `lease-ended`."""
+        A nack is not durable: a broker that is killed forgets all delays, and the rejections of the last `checkpoint_s`
+        seconds. If the request has only a `lease`, and no messages are left in this lease, the broker repeats its
+        answer to the earlier nack, or answers 410 `lease-ended`."""
         async with self.calls.read(request, _NACK, topic_name, name) as (topic, wanted):
             return await self.answer(request, topic, name, wanted)
 
@@ -168,8 +169,8 @@ class Acks:
         shows={"extended": 1, "late": 0, "unknown": ["0-18"]},
     )
     async def extend(self, request: Request, topic_name: str, name: str) -> Answer:
-        """Sets a new deadline for leases, counted from now. If the request names only a `lease` that no longer holds
-        messages, the answer is 410 `lease-ended`."""
+        """Sets a new deadline for leases, counted from now. If the request has only a `lease`, and no messages are left
+        in this lease, the broker answers 410 `lease-ended`."""
         async with self.calls.read(request, _EXTEND, topic_name, name) as (topic, wanted):
             return await self.answer(request, topic, name, wanted)
 

@@ -71,8 +71,8 @@ class ClusterAnswer(Struct, omit_defaults=True):
 
     Brokers that join must be able to read `level`. `level_written` is lower only during an upgrade. The cluster could
     be upgraded to `level_possible` now; `too_old` lists the brokers, and the dead brokers with journals, that cannot
-    read `level_newest`. `unreadable` lists the ids of running brokers whose records need a newer broker. `left_behind`
-    has the journals and segments of dead brokers."""
+    read `level_newest`. `unreadable` lists the ids of running brokers whose records only a newer broker can read.
+    `left_behind` has the journals and segments of dead brokers."""
 
     cluster: str
     store: str

@@ -124,7 +124,7 @@ class FetchServices:
 FetchDep = Annotated[FetchServices, given(FetchServices)]
 _WAIT = query(
     "wait_s",
-    "how long to wait for the first message, in seconds or with a unit (500ms)",
+    "time to wait for the first message, in seconds or with a unit (500ms)",
     {"anyOf": [{"type": "number", "minimum": 0, "maximum": MAX_WAIT_S}, TEXTS["s"]], "default": 0},
     partial(seconds, what="wait_s", high=MAX_WAIT_S),
     "0",
@@ -161,16 +161,16 @@ async def fetch(
     wait_s: Annotated[float, _WAIT],
     expired: Annotated[str, _EXPIRED],
 ) -> Response:
-    """Returns a segment's messages from `offset` on, whether or not they are in Parquet files yet. The broker keeps no
-    state about the reader.
+    """Returns a segment's messages, starting at `offset`, whether or not the messages are in Parquet files yet. The
+    broker keeps no state about the reader.
 
     To continue, fetch from `next_offset`. A page ends early at the segment's end, at 8 MiB, or after 1 s of reading. A
     waiting request ends when a message arrives or the segment is sealed.
 
-    A `sealed` segment receives no more messages, because it was split, merged or rolled. You have read it to its end
-    when `next_offset` equals the `offset` in your request; a page without messages can also mean that its messages have
-    expired. To read a topic in key order, start with the segments that have no `predecessors`. Start each successor at
-    offset 0 once you have read all its predecessors to their ends.
+    A `sealed` segment receives no more messages, because it was split, merged or rolled. You have read a sealed segment
+    to its end when `next_offset` equals the `offset` in your request; a page without messages can also mean that its
+    messages have expired. To read a topic in key order, start with the segments that have no `predecessors`. Start each
+    successor at offset 0 once you have read all its predecessors to their ends.
 
     410 `below-retention` means that retention has deleted messages at this offset; the segment now begins at
     `start_offset`.
@@ -361,8 +361,8 @@ async def payload(services: PayloadDep, topic: PathTopic, segment: PathSegment, 
     answer.
 
     Use this route if your client cannot reach the store. `HEAD` and `if-range` work; the `etag` is the SHA-256. The
-    content type is the reference's. `content-disposition` is `attachment`, so that browsers download the payload
-    instead of showing it as a page from the broker."""
+    answer has the content type of the message's reference. `content-disposition` is `attachment`, so that browsers
+    download the payload instead of showing it as a page from the broker."""
     catalog = services.catalog
     found = await catalog.require(topic)
     at = whole_number(offset, "offset", 0, MAX_NUMBER)

@@ -24,8 +24,8 @@ _AFTER = re.compile(r"([0-9]{1,19})/([0-9]{8}-[0-9]{16}\.parquet)")
 
 
 class FileAnswer(Struct):
-    """A file with rows: its segment, name, half-open offset range, and size in bytes. The schema id, and the largest
-    `_timestamp` up to the end of the file, are present if the broker knows them."""
+    """A file that contains rows: its segment, name, half-open offset range, and size in bytes. The schema id, and the
+    largest `_timestamp` up to the end of the file, are present if the broker knows them."""
 
     segment: int
     name: str

@@ -192,9 +192,9 @@ async def import_upload(
     repeated request joins the running import or returns its result, and a repeat with another `format` gets 409.
     Columns and lines are the same as in a publish request; `_offset` and `_reference` are not allowed.
 
-    422 is one of three problems: `invalid-messages` lists the first 100 invalid rows (or lines, counted from 0);
-    `invalid-import` means that the file cannot be read, or needs too much memory or time; `invalid-request` means that
-    a column does not match the topic.
+    The broker answers 422 with one of three problems: `invalid-messages` lists the first 100 invalid rows (or lines,
+    counted from 0); `invalid-import` means that the file cannot be read, or needs too much memory or time;
+    `invalid-request` means that a column does not match the topic.
     """
     check_name(asked.upload_id, "upload")
     found = await services.broker.catalog.require(topic)
@@ -245,19 +245,20 @@ async def put_write(
     wait_s: Annotated[int, integer("wait_s", 0, MAX_WAIT_S, "how long to wait for completion, in seconds", WAIT_S)],
     asked: Annotated[WriteRequest, body(WriteRequest, _WRITE, required=True)],
 ) -> Response:
-    """Publishes every row of the uploaded files as a message, once per writer and number, even if a repeated request
-    names other uploads. The answer is 200 once all rows are durable, or 202 while the write is running.
+    """Publishes every row of the uploaded files as a message, exactly once for each pair of a writer and a number, even
+    if a repeated request names other uploads. The answer is 200 once all rows are durable, or 202 while the write is
+    running.
 
     Use this route for jobs that may run again and upload their files again. `writer` identifies the job. The writer's
     numbers must rise from write to write, and may have gaps. The broker checks all files before it publishes the first
     row. Rows are published in file order, in batches.
 
     - A repeated number joins the running write or returns its result, with `duplicate`. The broker ignores the repeat's
-      own uploads.
-    - A failed write publishes no row. The answer is a problem; `upload_id` names the file if a single file is the
-      cause. A repeat with the same uploads returns the same problem. A repeat with other uploads runs the write again.
-    - A number below the writer's newest gets 409 `write-out-of-order`.
-    - A higher number waits up to `wait_s` for the previous write to end, then gets 503 `not-ready`.
+    own uploads. - A failed write publishes no row. The answer is a problem; `upload_id` names the file if a single file
+    is the cause. A repeat with the same uploads returns the same problem. A repeat with other uploads runs the write
+    again. - If the number is below the writer's newest number, the broker answers 409 `write-out-of-order`. - If the
+    number is higher and the writer's previous write is still running, the broker waits up to `wait_s` for the previous
+    write to end, and then answers 503 `not-ready`.
 
     A topic remembers at most 10,000 writers, each for 30 days after the writer's last write (one day if the name was
     `drawn`). After that, a repeated number counts as a new write."""

@@ -103,8 +103,8 @@ router = Router("access")
 
 
 class PrincipalRequest(Struct, forbid_unknown_fields=True):
-    """All rights and limits of a principal; the request replaces the principal's present ones. While a principal is
-    `disabled`, none of its tokens is valid."""
+    """All rights and limits of a principal; they replace the principal's current rights and limits. While a principal
+    is `disabled`, none of its tokens is valid."""
 
     grants: Grants = []
     limits: LimitsRequest = field(default_factory=LimitsRequest)
@@ -243,11 +243,11 @@ async def list_principals(
 async def put_principal(
     services: Services, principal: PathPrincipal, wanted: Annotated[PrincipalRequest, body(PrincipalRequest, _EXAMPLE)]
 ) -> Response:
-    """Creates a principal (201), or replaces all its rights and limits (200). The principal's tokens stay valid, and
-    get the new rights within a second.
+    """Creates a principal (201), or replaces all its rights and limits (200). The principal's tokens remain valid, and
+    have the new rights within a second.
 
-    If two requests write the same principal, the last one wins. The principal `*` holds the default `limits`, for
-    principals without their own, and has no grants."""
+    If two requests write the same principal, the last one wins. The `limits` of the principal `*` apply to all
+    principals that have no limits of their own; this principal has no grants."""
     grants, limits = grants_of(wanted.grants), limits_of(wanted.limits)
     created = await services.principals.put(principal, grants, limits, wanted.disabled)
     return json_answer(_answer(principal, services.find(principal)), 201 if created else 200)

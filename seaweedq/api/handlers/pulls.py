@@ -121,9 +121,9 @@ Consumer = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class PullRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """How many messages to return, how many seconds to wait for the first message, for which consumer, and under which
-    lease name. In `ordered` mode, a pull first returns the messages that the consumer already holds; with `ahead`, it
-    returns the messages after those.
+    """The maximum number of messages to return, the number of seconds to wait for the first message, the consumer, and
+    the name of the lease. In `ordered` mode, a pull first returns the messages that the consumer already holds; with
+    `ahead`, it returns the messages after those.
 
     `max_messages` defaults to 100 and `wait_s` to 0. All pulls without a `consumer` count as one consumer.
     """
@@ -223,7 +223,7 @@ class Pulls:
         count if a seek ended it, or if it ended only because the lease of an earlier message ended. From its third
         attempt on, a message is delivered only together with other retries, at most 16. If `max_attempts` is three or
         more, the last attempt delivers the message alone. So one poison message cannot make healthy messages fail. A
-        broker that is killed may forget the attempts of the last `checkpoint_s`, but never an ack.
+        broker that is killed may forget the attempts of the last `checkpoint_s` seconds, but never an ack.
 
         **Consumers in `ordered` mode.** Give each process its own `consumer` name; two processes must not use the same
         name. If a consumer pulls while it holds messages that it has not acked or nacked, the broker assumes that the
@@ -234,9 +234,10 @@ class Pulls:
         consumer name always behave as with `ahead`. None of this applies to `keyed` mode.
 
         **Failover.** If the broker that dispatches a subscription dies, another broker takes over. Requests wait up to
-        `publish_timeout_s`, then get 503 `not-owner`. Acked messages are not redelivered; leased messages are
-        redelivered immediately. Acks by `ids` for work in progress still count for another `ack_deadline_s`. A message
-        on its last attempt waits that long for an ack, then becomes a dead letter.
+        `publish_timeout_s` seconds for the new broker; after that, the answer is 503 `not-owner`. Acked messages are
+        not redelivered; leased messages are redelivered immediately. Acks by `ids` for work in progress still count for
+        another `ack_deadline_s`. A message on its last attempt waits for an ack during this time, and then becomes a
+        dead letter.
 
         With `Accept: application/vnd.apache.arrow.stream`, the answer is an Arrow stream with the columns of the
         Parquet files, plus `segment`, `_offset` and `_attempt`. Rows are grouped by segment and sorted by offset. The

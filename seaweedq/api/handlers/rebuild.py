@@ -19,7 +19,7 @@ router = Router("cluster")
 
 class RebuildRequest(Struct, forbid_unknown_fields=True):
     """With `dry_run`, nothing changes, and the answer is the plan. `without_journals` lists brokers whose unreadable
-    journals you give up. `without_tokens` drops all principals and tokens."""
+    journals you give up. `without_tokens` removes all principals and tokens."""
 
     dry_run: bool = False
     without_journals: Annotated[list[Annotated[str, Meta(max_length=MAX_NAME)]], Meta(max_length=MAX_JOURNALS)] = []
@@ -109,7 +109,7 @@ async def rebuild(
     parts: PartsDep, wanted: Annotated[RebuildRequest, body(RebuildRequest, {"dry_run": True})]
 ) -> Response:
     """Rebuilds coordination from the store after coordination was lost or restored from a backup. Send the request to a
-    broker that waits for a rebuild.
+    broker that is waiting for a rebuild.
 
     A rebuild may take minutes, and continues if the client disconnects. A second request waits for the running rebuild,
     or restarts an interrupted rebuild. With `auth`, only the token of `admin_token_file` is valid until the rebuild is

@@ -42,8 +42,8 @@ class SeekTo(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class SeekRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Where to continue: `earliest`, `latest`, a time or offsets. Requests with the same `id` seek only once. If `id`
-    is left out, the broker chooses one."""
+    """The position from which to continue: `earliest`, `latest`, a time or offsets. Requests with the same `id` seek
+    only once. If `id` is left out, the broker chooses one."""
 
     to: Literal["latest", "earliest"] | SeekTo
     id: LeaseName | UnsetType = UNSET
@@ -106,12 +106,14 @@ async def seek_subscription(
 ) -> Response:
     """Moves a subscription to earlier or later messages. When the broker answers, the seek is durable.
 
-    All leases end, in all segments. Acks for earlier deliveries become `unknown`, and attempts are counted from 1
-    again. A paused subscription stays paused. An offset beyond a segment's end gets 416, and an unknown segment gets
-    404; in both cases nothing changes. You can repeat a request that has an `id`: the subscription remembers its last
-    16 ids. The same `id` with a different `to` gets 422.
+    The seek ends all leases in all segments. Acks for earlier deliveries become `unknown`, and attempts are counted
+    from 1 again. A paused subscription stays paused. If an offset is beyond a segment's end, the broker answers 416; if
+    a segment is unknown, it answers 404; in both cases, nothing changes. You can repeat a request that has an `id`: the
+    subscription remembers its last 16 ids. If a request has the same `id` as an earlier one but a different `to`, the
+    broker answers 422.
 
-    If the seek goes back into a segment that was replaced, its successors wait until that part is acked again.
+    If a seek moves back into a segment that was replaced, the segment's successors deliver nothing until consumers have
+    acked the older messages again.
     """
     place = _place_of(wanted.to)
     key = services.ids.nonce() if wanted.id is UNSET else wanted.id

@@ -49,8 +49,8 @@ ByWindow = Annotated[list[Rate], Meta(min_length=len(WINDOWS_S), max_length=len(
 
 
 class Rates(Struct):
-    """Averages over the last 10 s, 1 minute, 10 minutes and 20 minutes, at most since the current owner took the
-    segment over."""
+    """Averages over the last 10 s, 1 minute, 10 minutes and 20 minutes, but not over the time before the current owner
+    took over the segment."""
 
     messages_per_s: ByWindow
     bytes_per_s: ByWindow
@@ -66,8 +66,8 @@ class HotKey(Struct):
 class NextSplit(Struct):
     """The average that is closest to the limit at which an open segment is split: `messages_per_s` or `bytes_per_s`,
     over `window_s` seconds. The segment is split when `now` exceeds `splits_at`. `now` counts the time before the
-    segment existed as idle, so at first it is lower than the value in `rates`. `held_by` is what prevents the split:
-    `hot_key` or `max_segments`."""
+    segment existed as idle, so at first it is lower than the value in `rates`. `held_by` names the cause that prevents
+    the split: `hot_key` or `max_segments`."""
 
     measure: Measure
     window_s: float
@@ -129,7 +129,8 @@ class OneSegment(Struct):
 
 
 class SegmentMap(Struct, omit_defaults=True):
-    """All segments of a topic, sorted by id. `unreadable` lists the ids of segments whose records need a newer broker.
+    """All segments of a topic, sorted by id. `unreadable` lists the ids of segments whose records only a newer broker
+    can read.
 
     `now` is the cluster's time: a message has expired once its `_expires` is not later than `now`. `schema_id` is the
     newest version of a typed topic's schema.
@@ -220,8 +221,9 @@ SegmentMapDep = Annotated[SegmentMapServices, given(SegmentMapServices)]
 async def segment_map(services: SegmentMapDep, topic: PathTopic) -> Response:
     """Returns all segments of a topic, including replaced segments: key ranges, lineage, owners, offsets, rates.
 
-    Rates are averages, at most since the current owner took the segment over; so after a move, all four cover only the
-    time since the move. Bytes are counted as in the journal, before compression."""
+    The averages of the rates begin no earlier than the time at which the current owner took over the segment; after a
+    move, all four rates therefore cover only the time since the move. Bytes are counted as in the journal, before
+    compression."""
     found = await services.catalog.require(topic)
     positions = await services.positions.positions(found)
     records = services.catalog.segments(found)
@@ -257,8 +259,8 @@ async def segment_map(services: SegmentMapDep, topic: PathTopic) -> Response:
 async def one_segment(services: SegmentMapDep, topic: PathTopic, segment: PathSegment) -> Response:
     """Returns one segment, even a segment that retention has removed, which the list omits.
 
-    The cluster remembers a removed segment for at least 30 days, and as long as an open segment descends from the
-    removed one within 10 generations. After that, the answer is 404."""
+    The cluster remembers a removed segment for at least 30 days. It remembers the segment longer if an open segment
+    descends from it within 10 generations. After that, the answer is 404."""
     found = await services.catalog.require(topic)
     try:
         await services.catalog.require_segment(found, segment)
@@ -374,8 +376,8 @@ class CellAnswer(Struct, omit_defaults=True):
 
 
 class HistoryAnswer(Struct):
-    """The cells of a topic in time order. Ranges without load have no cell. The `leader` has recorded the whole time
-    from `from` to `until`: at most an hour, and less after a change of leader."""
+    """The cells of a topic in time order. Ranges without load have no cell. The `leader` has recorded all load between
+    `from` and `until`: at most an hour, and less after a change of leader."""
 
     since: datetime = msgspec.field(name="from")
     until: datetime
@@ -593,10 +595,10 @@ async def split(
     """Replaces a segment by several segments, each with a part of the key range.
 
     The answer is 200 once the split is done. After `publish_timeout_s` the answer is 202: the broker then completes or
-    undoes the split in the background, and the list of segments shows the outcome. A repeated request after success
-    gets 409 `segment-conflict`, with the new segments in `successors`. 503 `not-owner` means that the segment's owner
-    is not running. After 503 `coordination-unavailable` the split may still happen: list the segments. Publishers and
-    readers see no error."""
+    undoes the split in the background, and the list of segments shows the outcome. If you repeat a successful request,
+    the broker answers 409 `segment-conflict`, with the new segments in `successors`. 503 `not-owner` means that the
+    segment's owner is not running. After 503 `coordination-unavailable` the split may still happen: list the segments.
+    Publishers and readers see no error."""
     found = await services.catalog.require(topic)
     await services.catalog.refresh(topic, segment)
     record = services.catalog.segment(found, segment).record
@@ -621,11 +623,11 @@ async def merge(
     segment: PathSegment,
     wanted: Annotated[MergeRequest, body(MergeRequest, {"with": 5}, required=True)],
 ) -> Response:
-    """Replaces two adjacent segments by one segment with their combined key range. If the segments have different
-    owners, the second segment (`with`) moves first.
+    """Replaces two adjacent segments by one segment with their combined key range. If different brokers own the two
+    segments, the second segment (`with`) first moves to the owner of the first one.
 
-    If merges have combined the range from more than 64 parts, the answer is 409. Otherwise the answers are those of a
-    split."""
+    If merges have combined the range from more than 64 parts, the answer is 409. All other answers are the same as for
+    a split."""
     request.spend("changes", 1)
     return await _replace(services, await services.catalog.require(topic), [segment, wanted.neighbour], [])
 
@@ -640,8 +642,8 @@ async def merge(
     refuses=(*OF_BODIES, 404, SegmentConflict, TooManySegments),
 )
 async def roll(services: ChangeDep, request: RequestDep, topic: PathTopic, segment: PathSegment) -> Response:
-    """Replaces a segment by a new segment with the same key range and its own chain of files. The answers are those of
-    a split."""
+    """Replaces a segment by a new segment with the same key range and its own chain of files. The answers are the same
+    as for a split."""
     await services.reader.nothing(request)
     return await _replace(services, await services.catalog.require(topic), [segment], [])
 

@@ -67,8 +67,8 @@ class StartAt(Struct, forbid_unknown_fields=True):
 
 
 class Filter(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Which messages to deliver: the key starts with `key_prefix`, and every header in `headers` has the given value.
-    All other messages count as acked."""
+    """The filter for the messages to deliver: the key starts with `key_prefix`, and every header in `headers` has the
+    given value. All other messages count as acked."""
 
     key_prefix: Annotated[str, Meta(min_length=1, max_length=1024)] | None = None
     headers: Annotated[
@@ -225,7 +225,8 @@ class SubscriptionAnswer(Struct):
 
 
 class SubscriptionList(Struct):
-    """All subscriptions of a topic. `unreadable` lists the names of subscriptions whose records need a newer broker."""
+    """All subscriptions of a topic. `unreadable` lists the names of subscriptions whose records only a newer broker can
+    read."""
 
     subscriptions: list[SubscriptionAnswer]
     unreadable: list[str] | UnsetType = UNSET
@@ -239,8 +240,8 @@ class SubscriptionName(Struct):
 
 
 class SubscriptionNames(Struct, omit_defaults=True):
-    """One page of subscriptions. `next_page_token` is present if more follow. `unreadable` lists subscriptions of this
-    page whose records need a newer broker."""
+    """One page of subscriptions. `next_page_token` is present if more follow. `unreadable` lists this page's
+    subscriptions whose records only a newer broker can read."""
 
     subscriptions: list[SubscriptionName]
     unreadable: list[SubscriptionName] | UnsetType = UNSET
@@ -494,8 +495,8 @@ async def change_subscription(
     subscription: PathSubscription,
     wanted: Annotated[SubscriptionChange, body(SubscriptionChange, {"ack_deadline_s": 60})],
 ) -> Response:
-    """Changes settings of a subscription. Fields that are left out keep their values, and so do `mode`, `start` and
-    `filter`. Leases keep their deadlines.
+    """Changes settings of a subscription. Fields that the request omits keep their values, and `mode`, `start` and
+    `filter` never change. Leases keep their deadlines.
 
     Dead letters are published with the rights of the principal that created the subscription or last set
     `dead_letter_topic`. To publish dead letters with your own rights, set the same topic again. If you lower
@@ -551,7 +552,7 @@ async def _by_dispatcher(
 async def delete_subscription(
     services: SubscriptionDep, request: RequestDep, topic: PathTopic, subscription: PathSubscription
 ) -> Response:
-    """Deletes a subscription and its cursors; the topic's messages stay. If the deletion is interrupted, repeat the
+    """Deletes a subscription and its cursors, but not the topic's messages. If the deletion is interrupted, repeat the
     request to finish it."""
     found = await services.catalog.require(topic)
 

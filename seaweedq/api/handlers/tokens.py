@@ -46,8 +46,8 @@ class TokenRequest(Struct, forbid_unknown_fields=True):
 
 
 class TokenAnswer(Struct):
-    """A token, without its text. If `issued_from` names another token, this token ends when that token ends. `grants`,
-    if present, narrow the principal's grants. `counts` is true if the token is valid now."""
+    """A token, without its text. If `issued_from` names another token, this token becomes invalid when that token
+    becomes invalid. `grants`, if present, narrow the principal's grants. `counts` is true if the token is valid now."""
 
     id: str
     principal: str
@@ -201,8 +201,8 @@ async def show_token(services: Services, request: RequestDep, token: str) -> Res
     "DELETE", "/v1/tokens/{token}", KNOWN, "revokeToken", "Revoke a token", answers={204: None}, refuses=(404,)
 )
 async def revoke_token(services: Services, request: RequestDep, token: str) -> Response:
-    """Revokes a token and all tokens issued from it, on all brokers within a second. Waiting requests and streams that
-    use these tokens also end."""
+    """Revokes a token and all tokens issued from it, on all brokers within a second. The broker also ends waiting
+    requests and streams that use these tokens."""
     services.principals.check_seen(request.caller, token)
     await services.principals.revoke(request.caller, check_name(token, "token"))
     return Response(status_code=204)

@@ -56,7 +56,8 @@ from seaweedq.segments.schema import encode_fields, parse_schema
 
 
 class ScalingRequest(Struct, forbid_unknown_fields=True):
-    """When segments split and merge automatically; null means the default. Targets are per segment."""
+    """The policy by which segments split and merge automatically; null means the default. Each target applies to one
+    segment."""
 
     target_messages_per_s: Target | UnsetType | None = UNSET
     target_bytes_per_s: Target | UnsetType | None = UNSET
@@ -93,12 +94,12 @@ Grace = Annotated[float, Meta(ge=60, le=604_800)]
 
 
 class RetentionRequest(Struct, forbid_unknown_fields=True):
-    """Which messages the topic keeps; null means no limit.
+    """The rules by which the broker deletes the topic's messages; null means no limit.
 
-    - `max_age_s` and `max_bytes`: the broker deletes the oldest files beyond these limits.
-    - `keep_unread`: these two limits delete nothing that a subscription has not acked.
-    - `delete_read`: the broker deletes what all subscriptions have acked, if there is at least one.
-    - `grace_s`: how long deleted files stay available to readers; null means the brokers' setting.
+    - `max_age_s` and `max_bytes`: the broker deletes the oldest files beyond these limits. - `keep_unread`: these two
+    limits delete nothing that a subscription has not acked. - `delete_read`: the broker deletes messages that all
+    subscriptions have acked, if there is at least one subscription. - `grace_s`: how long deleted files stay available
+    to readers; null means the brokers' setting.
     """
 
     max_age_s: Age | UnsetType | None = UNSET
@@ -154,7 +155,7 @@ FieldName = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class FlushRequest(Struct, forbid_unknown_fields=True):
-    """When buffered messages are written to a file; null means the broker's setting."""
+    """The limits at which the broker writes buffered messages to a file; null means the broker's setting."""
 
     max_bytes: Annotated[int, Meta(ge=65_536, le=64 * 1024 * 1024)] | UnsetType | None = UNSET
     min_bytes: Annotated[int, Meta(ge=0, le=64 * 1024 * 1024)] | UnsetType | None = UNSET
@@ -386,7 +387,7 @@ class TopicSummary(Struct):
 
 class TopicList(Struct, omit_defaults=True):
     """One page of topics. `next_page_token` is present if more follow. `unreadable` lists this page's topics whose
-    records need a newer broker."""
+    records only a newer broker can read."""
 
     topics: list[TopicSummary]
     unreadable: list[str] | UnsetType = UNSET
@@ -474,7 +475,7 @@ async def list_topics(
 ) -> Response:
     """Lists the topics that the caller may describe, sorted by name, page by page.
 
-    `unreadable` lists this page's topics whose records need a newer broker.
+    `unreadable` lists this page's topics whose records only a newer broker can read.
     """
     unreadable = services.catalog.unreadable_names()
     every = sorted([*services.catalog.names(), *unreadable])
@@ -630,8 +631,9 @@ async def _change_schema(
 async def delete_topic(services: Services, request: RequestDep, topic: PathTopic) -> Response:
     """Deletes a topic with its files, subscriptions and cursors. Answers once everything is deleted.
 
-    Until then, all other requests for the name get 409 `topic-being-deleted`. A second DELETE waits for the same
-    deletion, or resumes a failed deletion. Segment ids are never reused, not even by a new topic with the same name.
+    Until then, the broker answers all other requests for this topic name with 409 `topic-being-deleted`. A second
+    DELETE waits for the same deletion, or resumes a failed deletion. Segment ids are never reused, not even by a new
+    topic with the same name.
     """
     found = services.catalog.get(topic) or await services.catalog.require(topic)
     request.spend("changes", max(0, len(services.catalog.segments(found)) - 1))

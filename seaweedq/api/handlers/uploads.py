@@ -210,11 +210,13 @@ async def create_upload(
     upload.
 
     If the topic does not exist, it is created as in a publish. Send the bytes with the method and exactly the headers
-    in the answer. The URL needs no token: it is itself the permission, valid for `upload_url_s`, for one method, object
-    and size. The URL points to the store on S3, and to the broker with a local store.
+    in the answer. The URL needs no token, because the URL itself is the permission: for `upload_url_s` seconds, it
+    permits one method, for one object of one size. The URL points to the store on S3, and to the broker with a local
+    store.
 
-    With `write={writer}/{number}`, only that write may use the upload. Such uploads count toward `max_write_uploads`,
-    and all other uploads toward `max_open_uploads`. Uploads that are not published by `expires_at` are deleted."""
+    With `write={writer}/{number}`, only this one write may use the upload. Such uploads count toward
+    `max_write_uploads`, and all other uploads toward `max_open_uploads`. Uploads that are not published by `expires_at`
+    are deleted."""
     if not _TYPE.fullmatch(wanted.content_type):
         detail = f"content_type is {wanted.content_type[:100]!r}; it must be a media type such as text/plain"
         raise InvalidRequest(detail, field="content_type", value=wanted.content_type[:100])
@@ -274,8 +276,8 @@ async def sign_parts(
     upload: str,
     wanted: Annotated[PartsRequest, body(PartsRequest, {"numbers": [1, 2]}, required=True)],
 ) -> Response:
-    """Signs URLs for parts of an upload, at most 100 per request. Request them in any order and as often as you need,
-    and upload parts in parallel."""
+    """Signs URLs for parts of an upload, at most 100 per request. You can request URLs in any order and as often as you
+    need, and upload parts in parallel."""
     found = await services.catalog.require(topic)
     record = (await services.uploads.find(found, upload)).record
     until_us, sign = request.caller.expires_us, services.uploads.signed_part

@@ -68,17 +68,18 @@ T = TypeVar("T")
 class AsyncClient:
     """A client that talks to a cluster through any of its brokers. For one event loop.
 
-    `url` is the URL of one broker or of several, separated by commas or given as a sequence. The default is
-    SEAWEEDQ_URL, or else http://127.0.0.1:8080. The client tries the brokers in this order. After a lost connection or
-    a 502, 503 or 504, the client sends a request to the next broker if the request is safe to repeat or was never sent.
-    `timeout_s` is the timeout for one answer; while no broker can be reached, a subscription retries for as long again.
-    `headers` are sent with every request. `token`, or the content of `token_file` (read again when it changes),
-    identifies the caller; the default is SEAWEEDQ_TOKEN or SEAWEEDQ_TOKEN_FILE. `ca_file` holds the certificate
-    authorities for https, as PEM; the default is SEAWEEDQ_CA_FILE, or else the system's. Every method raises the
-    broker's errors (`seaweedq.errors`), and ConnectionFailed if no broker answers. After all brokers have failed, only
-    producers and subscriptions retry, because they can retry without publishing anything twice. Before each retry, the
-    client calls `on_retry` with the error and the number of seconds that it will keep trying; once a broker answers
-    again, it calls `on_retry` with None.
+    `url` is the URL of one broker or of several, separated by commas or given as a sequence. By default, `url` is the
+    value of SEAWEEDQ_URL or, without it, http://127.0.0.1:8080. The client tries the brokers in the given order. After
+    a lost connection or an answer of 502, 503 or 504, the client sends the request to the next broker, provided that
+    the request is safe to repeat or was never sent. `timeout_s` is the timeout for one answer; a subscription that can
+    reach no broker also retries for this long. The client sends `headers` with every request. The caller's token is
+    `token` or the content of `token_file`, which the client rereads when it changes; the defaults are SEAWEEDQ_TOKEN
+    and SEAWEEDQ_TOKEN_FILE. `ca_file` is a PEM file with the certificate authorities to trust for https; the default is
+    SEAWEEDQ_CA_FILE or, without it, the system's authorities. Every method raises the broker's errors
+    (`seaweedq.errors`), and ConnectionFailed if no broker answers. If all brokers have failed, only producers and
+    subscriptions retry, because their retries never publish anything twice. Before each retry, the client calls
+    `on_retry` with the error and the number of seconds for which the client will keep trying. Once a broker answers
+    again, the client calls `on_retry` with None.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class AsyncClient:
         return await self._run(calls.pages("/v1/topics", "topics"))
 
     async def unreadable_topics(self) -> list[str]:
-        """Returns the names of the topics that `topics` omits because their records need a newer broker."""
+        """Returns the names of the topics that `topics` omits because only a newer broker can read their records."""
         return await self._run(calls.pages("/v1/topics", "unreadable"))
 
     async def update_topic(self, name: str, **config: Any) -> dict[str, Any]:
@@ -174,10 +175,11 @@ class AsyncClient:
     async def evolve_schema(
         self, name: str, schema: Mapping[str, Any], *, if_schema_id: int | None = None, dry_run: bool = False
     ) -> dict[str, Any]:
-        """Makes a schema the next version of a typed topic's schema. Returns its `schema_id`, and the `schema` with an
-        id for each field. A repeat changes nothing, and so does `dry_run`.
+        """Changes a typed topic's schema by adding the given schema as its next version. Returns the `schema_id` of the
+        new version, and its `schema` with an id for each field. Nothing changes if you repeat the call, or set
+        `dry_run`.
 
-        Raises SchemaIncompatible with all `differences`, TopicConflict unless `if_schema_id` is the newest version,
+        Raises SchemaIncompatible (with all `differences`), TopicConflict (if `if_schema_id` is not the newest version),
         TopicNotFound, InvalidRequest.
         """
         return await self._run(calls.evolve_schema(name, schema, if_schema_id, dry_run))
@@ -191,7 +193,7 @@ class AsyncClient:
         return await self._run(calls.preview_retention(name, retention))
 
     async def delete_topic(self, name: str) -> None:
-        """Deletes a topic with its data. Raises TopicNotFound."""
+        """Deletes a topic with all its data. Raises TopicNotFound."""
         await self._run(calls.call("DELETE", calls.topic_path(name)))
 
     async def flush(self, name: str) -> Any:
@@ -207,26 +209,27 @@ class AsyncClient:
         return await self._run(topic_files(name, segment))
 
     async def segments(self, name: str) -> list[dict[str, Any]]:
-        """Returns a topic's segments with id, low, high, state, successors, start and end offset, ..."""
+        """Returns a topic's segments with their fields, such as id, low, high, state, successors, and start and end
+        offset."""
         return await self._run(calls.segments(name))
 
     async def segment(self, name: str, number: int) -> dict[str, Any]:
-        """Returns one segment of a topic, even a segment that retention has removed: state, successors, start and end
-        offset, ... Raises SegmentNotFound."""
+        """Returns one segment of a topic, even if retention has removed the segment, with its fields, such as state,
+        successors, and start and end offset. Raises SegmentNotFound."""
         return await self._run(calls.call("GET", f"{calls.topic_path(name)}/segments/{number}"))
 
     async def history(
         self, name: str, since: datetime | None = None, until: datetime | None = None, cells: int | None = None
     ) -> dict[str, Any]:
-        """Returns the load of each range of key hashes in the last hour. `cells` are ranges of time and keys; if there
-        are too many, the broker combines them. The leader has recorded the whole time from `from` to `until`. Times
-        need a UTC offset. Raises TopicNotFound, InvalidRequest."""
+        """Returns the load in the last hour for each range of key hashes. Each of the `cells` covers a range of time
+        and of keys; if there are too many cells, the broker combines some. `from` and `until` delimit the time for
+        which the leader has recorded the load. Times need a UTC offset. Raises TopicNotFound, InvalidRequest."""
         return await self._run(calls.history(name, since, until, cells))
 
     async def publish(self, topic: str, messages: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> Published:
         """Publishes messages `{"value", "key"?, "headers"?, "timestamp"?, "expires_in_s"?}` in one request.
 
-        Instead of `value`, `"reference": {"upload_id": ...}` names an upload.
+        Instead of a `value`, a message may have `"reference": {"upload_id": ...}`, which refers to an upload.
 
         If a rate limit refuses the request, nothing is published; the client waits and sends the request again, for at
         most its timeout. After an error that leaves the outcome open (ConnectionFailed), the caller must decide whether
@@ -244,10 +247,11 @@ class AsyncClient:
     ) -> str:
         """Uploads bytes or a file (a path, or a seekable binary file). Returns the id of the upload.
 
-        Until the upload expires, `publish(topic, {"reference": {"upload_id": id}})` turns it into a message.
-        `upload_id` resumes an earlier upload: only the missing bytes are sent. Any other upload is aborted if it fails
-        or is interrupted. With `write="{writer}/{number}"`, only that write may use the upload. Raises UploadMismatch,
-        UploadExpired, UploadNotFound, PayloadTooLarge, TooManyUploads, ConnectionFailed, OSError."""
+        Until the upload expires, you can publish it as a message with `publish(topic, {"reference": {"upload_id":
+        id}})`. With `upload_id`, the call resumes an earlier upload, and sends only the missing bytes. Without
+        `upload_id`, the client aborts the upload if it fails or is interrupted. With `write="{writer}/{number}"`, only
+        this one write may use the upload. Raises UploadMismatch, UploadExpired, UploadNotFound, PayloadTooLarge,
+        TooManyUploads, ConnectionFailed, OSError."""
         source = await asyncio.to_thread(Source.open, what)
         try:
             kind = content_type or (type_of(Path(what)) if isinstance(what, str | os.PathLike) else ANY_BYTES)
@@ -267,10 +271,10 @@ class AsyncClient:
     ) -> Imported:
         """Uploads a Parquet, NDJSON or Arrow file of any size, and publishes each of its rows as a message.
 
-        Returns once all rows are durable. If any row is invalid, no row is published. `format` defaults to the format
-        of the path's suffix. With `bare`, each line of NDJSON is a value. `progress(bytes, total)` reports the progress
-        of the upload, and then `rows(rows, total)` the progress of the import. Raises the errors of `upload` and
-        `import_upload`."""
+        Returns once all rows are durable. If any row is invalid, no row is published. By default, the path's suffix
+        decides the `format`. With `bare`, each line of NDJSON is only a value. During the upload, the client calls
+        `progress(bytes, total)`; during the import, it calls `rows(rows, total)`. Raises the same errors as `upload`
+        and `import_upload`."""
         kind = choose_format(what, format, bare)
         upload_id = await self.upload(topic, what, ANY_BYTES, progress)
         return await self.import_upload(topic, upload_id, kind, bare, rows)
@@ -278,8 +282,8 @@ class AsyncClient:
     async def import_upload(
         self, topic: str, upload_id: str, format: Format, bare: bool = False, rows: Rows | None = None
     ) -> Imported:
-        """Imports an existing upload, as `import_file` does. If the import was already requested, joins that import and
-        publishes nothing twice.
+        """Imports an existing upload, as `import_file` does. If the import was already requested, the call joins that
+        import, and nothing is published twice.
 
         Raises InvalidMessages, InvalidImport, InvalidRequest (no row was published), UploadNotFound, UploadExpired,
         UploadConflict, ConnectionFailed. All these errors have the field `upload_id`."""
@@ -297,33 +301,34 @@ class AsyncClient:
         drawn: bool = False,
         wait_s: float | None = None,
     ) -> WriteState:
-        """Publishes the rows of many uploads, once per writer and number. The first call with a number decides which
-        rows; later calls with that number get the same result, even if they name other uploads.
+        """Publishes the rows of many uploads exactly once for each pair of a writer and a number. The first call with a
+        number decides which rows are published; later calls with this number get the same result, even if they name
+        other uploads.
 
         Each upload must have been created for this write (`upload` with `write`), and all must have the same format.
-        Returns once all rows are durable, or after `wait_s` seconds with the state at that moment; repeat the call to
-        join the running write. If any row of any file is invalid, no row is published. A writer's numbers must rise.
-        With `drawn`, the writer's name is random, and the topic remembers the writer for one day instead of 30. Raises
-        WriteOutOfOrder, TooManyWriters, InvalidMessages, InvalidImport, InvalidRequest, UploadNotFound, UploadExpired,
-        UploadConflict, ConnectionFailed. All these errors have the fields `writer` and `number`."""
+        Returns once all rows are durable, or after `wait_s` seconds with the current state of the write; to wait
+        longer, repeat the call. If any row of any file is invalid, no row is published. A writer's numbers must rise.
+        Set `drawn` if the name of the writer is random: the topic then remembers the writer for one day instead of 30
+        days. Raises WriteOutOfOrder, TooManyWriters, InvalidMessages, InvalidImport, InvalidRequest, UploadNotFound,
+        UploadExpired, UploadConflict, ConnectionFailed. All these errors have the fields `writer` and `number`."""
         steps = write_rows(topic, writer, number, uploads, format, bare, drawn, self._patience(), wait_s)
         return await self._run(steps)
 
     async def writes(self, topic: str) -> list[WriteState]:
-        """Returns the newest write of each writer of a topic, sorted by writer."""
+        """Returns each writer's newest write to a topic, sorted by writer."""
         return await self._run(patiently(uploading.writes(topic), self._patience()))
 
     async def last_write(self, topic: str, writer: str) -> WriteState:
-        """Returns the newest write of a writer. Raises WriteNotFound."""
+        """Returns a writer's newest write to a topic. Raises WriteNotFound."""
         return await self._run(patiently(uploading.last_write(topic, writer), self._patience()))
 
     async def fetch(
         self, topic: str, segment: int, offset: int, limit: int = 100, wait_s: float = 0
     ) -> Page[AsyncMessage]:
-        """Returns at most `limit` messages of a segment from `offset` on. Waits up to `wait_s` seconds (at most 30) for
-        the first message.
+        """Returns at most `limit` messages of a segment, starting at `offset`. Waits up to `wait_s` seconds (at most
+        30) for the first message.
 
-        Raises OffsetOutOfRange if `offset` is beyond the end.
+        Raises OffsetOutOfRange if `offset` is beyond the segment's end.
         """
         return await self._run(calls.fetch(topic, segment, offset, limit, wait_s, self._message(topic)))
 
@@ -342,10 +347,11 @@ class AsyncClient:
         """Returns a producer for a topic. The producer sends batches, uses bounded memory, and retries without
         publishing anything twice.
 
-        Use it in an `async with`. If several brokers own the topic's segments, the producer sends rows directly to the
-        owner of their segment, and to all owners concurrently. `batching.Limits` explains the limits. Values over
-        `max_message_bytes` are uploaded and published by reference; pass the broker's setting (the producer learns a
-        smaller limit from the broker). A message fails if no broker accepts it within `delivery_timeout_s` of `send`.
+        Use the producer in an `async with` statement. If several brokers own the topic's segments, the producer sends
+        rows directly to the owner of their segment, and to all owners concurrently. `batching.Limits` explains the
+        limits. The producer uploads values over `max_message_bytes`, and publishes them by reference. Pass the broker's
+        own setting; if the broker's limit is smaller, the producer learns it from the broker. A message fails if no
+        broker accepts it within `delivery_timeout_s` of `send`.
         """
         limits = Limits(linger_ms, batch_messages, batch_bytes, max_buffer_bytes, max_request_bytes)
         patience = self._patience(delivery_timeout_s)
@@ -365,15 +371,16 @@ class AsyncClient:
         segments: Collection[int] | None = None,
         expired: "Expired" = "skip",
     ) -> "pa.Table":
-        """Returns a topic's rows from its Parquet files, unsorted. With `live`, the result has every acknowledged row,
-        each exactly once.
+        """Returns a topic's rows from its Parquet files, unsorted. With `live`, the result contains every acknowledged
+        row exactly once.
 
-        `starting` (inclusive) and `ending` (exclusive) are either offsets by segment or a datetime. Segments that the
-        offsets omit are read from their start, or to their end. A datetime stands for each segment's first row with
-        this `_timestamp` or a later one. `segments` excludes all other segments. Rows that have expired by the
-        cluster's time when the read is planned are left out; `expired="keep"` includes them. This machine must be able
-        to reach the files; no file is opened before its rows are read. Raises ValueError for an unknown column,
-        segment, offset or `expired`, and for a start above its end.
+        `starting` (inclusive) and `ending` (exclusive) are either offsets by segment or a datetime. A segment that
+        `starting` omits is read from its start; a segment that `ending` omits is read to its end. A datetime means, in
+        each segment, the offset of the first row whose `_timestamp` is not earlier. `segments` excludes all other
+        segments. The result omits rows that have expired, by the cluster's clock, at the time when the read is planned;
+        `expired="keep"` includes expired rows. This machine must have access to the files. Each file is opened only
+        when its rows are read. Raises ValueError for an unknown column, segment, offset or `expired`, and if `starting`
+        is after `ending`.
         """
         with needs("arrow", "read_table"):
             from seaweedq.client.core.table import ReadOptions, read_table
@@ -391,7 +398,7 @@ class AsyncClient:
         segments: Collection[int] | None = None,
         expired: "Expired" = "skip",
     ) -> AsyncIterator["pa.RecordBatch"]:
-        """Yields the rows of `read_table` batch by batch, so that a topic can be larger than memory."""
+        """Yields the same rows as `read_table` batch by batch, so that a topic can be larger than memory."""
         with needs("arrow", "read_batches"):
             from seaweedq.client.core.table import ReadOptions, plan_table
 
@@ -406,11 +413,12 @@ class AsyncClient:
     async def read_segment(
         self, topic: str, segment: int, start: int, end: int, expired: "Expired" = "skip"
     ) -> AsyncIterator["pa.RecordBatch"]:
-        """Yields the rows of a segment from offset `start` up to `end`, in order, with the columns of `read_table`,
-        whether or not the rows are in files yet.
+        """Yields the rows of a segment from offset `start` up to `end`, in order, whether or not the rows are in files
+        yet. The rows have the same columns as in `read_table`.
 
-        Rows that have expired when a broker returns them are left out; `expired="keep"` includes them. Waits for the
-        segment's owner, up to the client's timeout. Raises OffsetOutOfRange if `start` is beyond the end.
+        Rows that have expired by the time when a broker returns them are left out; `expired="keep"` includes expired
+        rows. If the segment's owner cannot be reached, waits up to the client's timeout. Raises OffsetOutOfRange if
+        `start` is beyond the segment's end.
         """
         with needs("arrow", "read_segment"):
             from seaweedq.client.core.table import fetch_rows
@@ -438,23 +446,24 @@ class AsyncClient:
         filter: Filter | None = None,
         expires_after_s: Seconds | None = None,
     ) -> AsyncIterator[AsyncMessage]:
-        """Iterates over the messages of a subscription. Ends after `idle_timeout_s` without a message.
+        """Iterates over the messages of a subscription. The iteration ends when no message has arrived for
+        `idle_timeout_s`.
 
-        Creates the subscription when the iteration begins, unless it exists. If you leave the iteration early, `close`
-        sends the last acks.
+        Creates the subscription when the iteration begins, unless it exists. If you leave the iteration early, the
+        client's `close` sends the last acks.
 
-        Delivery is at least once. A message that is not acked within `ack_deadline_s` is redelivered. If a broker
-        restarts, messages that were acked just before may be redelivered, too.
+        Delivery is at least once. A message that is not acked within `ack_deadline_s` is redelivered. After a broker
+        has restarted, it may also redeliver messages that were acked just before the restart.
 
-        `start` is where a new subscription begins: "latest", "earliest" or {"timestamp": ...}. `mode` is "ordered" (the
-        default for a new subscription: each segment has one consumer at a time), "shared" (no order) or "keyed"
-        (messages with the same key stay in order). `consumer` names this consumer; the default is a random name. In
-        "ordered" mode, a consumer that restarts under the same name first receives the messages that it held. Two
-        consumers must not use the same name. The other parameters are settings of the subscription; durations may have
-        units.
+        `start` is the position at which a new subscription begins: "latest", "earliest" or {"timestamp": ...}. `mode`
+        is "ordered" (the default for a new subscription: each segment has one consumer at a time), "shared" (no order)
+        or "keyed" (messages with the same key stay in order). `consumer` names this consumer; the default is a random
+        name. In "ordered" mode, a consumer that restarts under the same name first receives the messages that were
+        leased to it before. Two consumers must not use the same name. The other parameters are settings of the
+        subscription; durations may have units.
 
-        Raises SubscriptionConflict if the subscription exists with another mode or other settings than given. `start`
-        and `ack_deadline_s` apply only to a new subscription.
+        Raises SubscriptionConflict if the subscription exists, and its mode or settings differ from the given ones.
+        `start` and `ack_deadline_s` apply only to a new subscription.
         """
         settings = given_fields(
             max_attempts=max_attempts,
@@ -485,10 +494,10 @@ class AsyncClient:
         filter: Filter | None = None,
         expires_after_s: Seconds | None = None,
     ) -> AsyncIterator[Batch]:
-        """Iterates over batches of a subscription. A batch holds the rows of one pull as a pyarrow table, at most
-        `max_messages` (10,000) rows and 8 MiB. `batch.ack()` acks all rows of the batch.
+        """Iterates over the messages of a subscription in batches. A batch contains the rows of one pull as a pyarrow
+        table of at most `max_messages` rows (no more than 10,000) and 8 MiB. `batch.ack()` acks all rows of the batch.
 
-        Parameters and guarantees are those of `subscribe`.
+        The parameters and guarantees are the same as for `subscribe`.
         """
         settings = given_fields(
             max_attempts=max_attempts,
@@ -522,17 +531,18 @@ class AsyncClient:
         filter: Filter | None = None,
         expires_after_s: Seconds | None = None,
     ) -> Worked:
-        """Handles the messages of a subscription with up to `workers` concurrent handlers. Returns the counts once no
-        message has arrived for `idle_timeout_s`, or the client is closed.
+        """Handles the messages of a subscription with up to `workers` concurrent handlers. Returns the counts of
+        handled messages when no message has arrived for `idle_timeout_s`, or when the client is closed.
 
         A message is acked when `handler(message)` returns. If the handler raises an exception, the message is nacked
         and redelivered after the subscription's backoff; if the handler raises `Reject`, the message becomes a dead
-        letter. Messages of the same segment (`ordered`) or key (`keyed`) are handled one at a time, in order. Leases
-        are extended during handling, for at most `max_extension_s` (3,600) per message. At most `max_messages` messages
-        wait to be handled, by default twice as many as workers; use more for short handlers. The other parameters are
-        those of `subscribe`. Acks that arrive too late are logged, and counted as `unknown`. An interrupt or a
-        cancellation returns the messages that no handler has started, so that their leases end soon. Raises the errors
-        of `subscribe`, and the first error of an ack."""
+        letter. Messages in the same segment (`ordered`) or with the same key (`keyed`) are handled one at a time, in
+        order. While a handler runs, the lease of its message is extended, for at most `max_extension_s` seconds (by
+        default 3,600). At most `max_messages` messages wait for a handler, by default two for each worker; set a higher
+        number if handlers are short. The other parameters are the same as for `subscribe`. Acks that arrive too late
+        are logged, and counted as `unknown`. After an interrupt or a cancellation, the client gives back the messages
+        that no handler has started, so that their leases end soon. Raises the same errors as `subscribe`, and the error
+        of the first ack that failed."""
         most = check_work(handler, workers, max_messages, max_extension_s)
         settings = given_fields(
             max_attempts=max_attempts,
@@ -598,12 +608,12 @@ class AsyncClient:
         return await self._run(calls.call("PATCH", calls.subscription_path(topic, name), config))
 
     async def seek(self, topic: str, name: str, to: str | datetime | Mapping[str, Any]) -> dict[str, Any]:
-        """Moves a subscription to another position. All leases end, and messages after the new position are delivered
-        again even if they were acked.
+        """Moves a subscription to another position. The move ends all leases, and messages after the new position are
+        delivered again even if they were acked.
 
         `to` is "earliest", "latest", a message time (with a time zone), or {"offsets": {segment: offset}}, which moves
-        only those segments. Returns `segments` with `from` and `to`, and `moved`: the segments that start later than
-        requested, because retention had deleted messages. Raises SubscriptionNotFound, OffsetOutOfRange,
+        only those segments. Returns `segments` (with `from` and `to`) and `moved`, which lists the segments that start
+        later than requested because retention had deleted messages. Raises SubscriptionNotFound, OffsetOutOfRange,
         InvalidRequest.
         """
         return await self._run(calls.seek(topic, name, to, self._ids.nonce()))
@@ -614,12 +624,12 @@ class AsyncClient:
 
     async def run(self, steps: Steps[T]) -> T:
         """Runs steps of the client's core (`seaweedq.client.core`), and returns their result. All requests must be safe
-        to repeat: the client sends each request until a broker answers, for at most its timeout."""
+        to repeat: the client repeats each request until a broker answers, for at most the client's timeout."""
         return await self._run(patiently(steps, self._patience()))
 
     async def close(self) -> None:
         """Waits for the running handlers of `work`, closes the producers, sends the waiting acks, and closes the
-        connections. Raises the first error that occurs."""
+        connections. Raises the first error that occurs while closing."""
         works = tuple(self._works)
         for work in works:
             work.stop()

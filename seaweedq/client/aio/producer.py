@@ -22,7 +22,8 @@ from seaweedq.extras import needs
 
 
 class AsyncDelivery:
-    """The outcome of one request of a producer, like a future. Awaiting a delivery is the same as calling `result`."""
+    """The outcome of one of a producer's requests, which works like a future. Awaiting a delivery is the same as
+    calling `result`."""
 
     __slots__ = ("_done", "_outcome")
 
@@ -45,7 +46,7 @@ class AsyncDelivery:
         return self._done.is_set()
 
     def outcome_now(self) -> Outcome | None:
-        """Returns the outcome; None while it is not known."""
+        """Returns the outcome, or None if it is not known yet."""
         return self._outcome if self.done() else None
 
     async def exception(self) -> Exception | None:
@@ -65,8 +66,8 @@ class AsyncDelivery:
 
 
 class AsyncReceipt:
-    """The outcome of one message, like a future whose result is the message's id. Awaiting a receipt is the same as
-    calling `result`."""
+    """The outcome of one message, which works like a future whose result is the message's id. Awaiting a receipt is the
+    same as calling `result`."""
 
     __slots__ = ("_delivery", "_index")
 
@@ -102,8 +103,8 @@ _ARROW = "seaweedq.client.core.arrow_batches"
 class AsyncProducer:
     """Collects messages and publishes them in batches, each message exactly once. For one event loop.
 
-    The receipts of failed messages have the error. The next `send`, `flush` or `close` also raises the error once; the
-    producer can still be used after that."""
+    If a message fails, its receipt raises the error. The next `send`, `flush` or `close` also raises the error once;
+    the producer can still be used after that."""
 
     def __init__(
         self,
@@ -134,10 +135,12 @@ class AsyncProducer:
         timestamp: datetime | str | None = None,
         expires_in_s: float | None = None,
     ) -> AsyncReceipt:
-        """Adds a message to the buffer, to be sent within `linger_ms`. Waits while the buffer holds `max_buffer_bytes`.
+        """Adds a message to the buffer, to be sent within `linger_ms`. If the buffer already holds `max_buffer_bytes`,
+        waits until it has room.
 
-        `value` is any JSON value, a msgspec.Raw with JSON text, or bytes for a `bytes` topic. Raises TypeError and
-        ValueError for an invalid message. Raises the error of an earlier batch; this message is then not accepted.
+        `value` is any JSON value, a msgspec.Raw with JSON text, or bytes for a `bytes` topic. Raises TypeError or
+        ValueError for an invalid message. If an earlier batch failed, raises its error, and does not accept this
+        message.
         """
         is_plain = headers is None and timestamp is None and expires_in_s is None
         offload = self._route.offload
@@ -171,10 +174,10 @@ class AsyncProducer:
         reference.
 
         Later messages wait for the upload, so that the order is kept. The file must not change before the upload is
-        complete. `content_type` defaults to the type of the name's suffix. `progress(bytes, total)` reports the
-        upload's progress, from any thread. Raises OSError immediately if the file cannot be read, and otherwise the
-        errors of `send`. The receipt raises UploadMismatch, UploadExpired, PayloadTooLarge and others; a failed upload
-        leaves nothing behind."""
+        complete. By default, the suffix of the file's name decides the `content_type`. `progress(bytes, total)` reports
+        the upload's progress, from any thread. Raises OSError immediately if the file cannot be read, and otherwise the
+        errors of `send`. The receipt raises the errors of the upload, such as UploadMismatch, UploadExpired and
+        PayloadTooLarge. If the upload fails, no data of the file is kept."""
         arguments = (path, key, headers, content_type, progress, timestamp, expires_in_s)
         job = await asyncio.to_thread(file_job, *arguments)
         assert self._route.offload is not None
@@ -201,11 +204,12 @@ class AsyncProducer:
             self._wake.set()
 
     async def send_table(self, table: "pa.Table | pa.RecordBatch") -> list[AsyncDelivery]:
-        """Publishes a table's rows, in requests of at most half of `max_request_bytes`. Returns a delivery for each
+        """Publishes a table's rows, in requests of at most half of `max_request_bytes`. Returns one Delivery for each
         request.
 
-        Columns: `value`, or the fields of a typed topic, and optionally `_key`, `_timestamp`, `_headers`, `_expires`.
-        Waits while the buffer holds `max_buffer_bytes`. Raises as `send` does.
+        The table's columns are `value` (or the fields of a typed topic) and, optionally, `_key`, `_timestamp`,
+        `_headers` and `_expires`. If the buffer already holds `max_buffer_bytes`, waits until it has room. Raises as
+        `send` does.
         """
         with needs("arrow", "send_table"):
             if _ARROW not in sys.modules:  # to import it takes time that an event loop does not have

@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 class AsyncAcker:
-    """Collects acks and other answers, and sends them in batches in the background: once there are ACK_BATCH, after
-    ACK_LINGER_S, or when hurried."""
+    """Collects acks and other answers to messages, and sends them in batches in the background: when ACK_BATCH answers
+    are waiting, after ACK_LINGER_S seconds, or when asked to hurry."""
 
     def __init__(self, send: Callable[[list[Item]], Coroutine[Any, Any, object]]) -> None:
         self._send = send
@@ -32,21 +32,21 @@ class AsyncAcker:
             self._task = asyncio.create_task(self._send_all(), name="acker")
 
     def hurry(self) -> None:
-        """Sends the waiting answers immediately. Raises the error of an earlier answer."""
+        """Sends the waiting answers immediately. Raises the error of an earlier ack or nack."""
         self._hurry.set()
         error, self._error = self._error, None
         if error:
             raise error
 
     async def flush(self) -> None:
-        """Returns once brokers have accepted all answers so far. Raises the error of a failed answer."""
+        """Returns once brokers have accepted all acks and nacks so far. Raises the error of a failed ack or nack."""
         while self._task is not None:
             self._hurry.set()
             await asyncio.shield(self._task)
         self.hurry()
 
     def is_idle(self) -> bool:
-        """Returns whether all answers so far were accepted or have failed."""
+        """Returns whether every ack and nack so far was accepted or has failed."""
         return self._task is None
 
     async def _send_all(self) -> None:
@@ -66,9 +66,10 @@ class AsyncAcker:
 
 
 class AsyncDeliveries(Generic[T]):
-    """Iterates over the messages or batches of a subscription; `made` converts each item. Cancelling a wait does not
-    end the pull: the next call gets its messages. `aclose` sends the answers, waits for them, and returns messages that
-    were not yielded. A dropped iterator stops pulling."""
+    """Iterates over the messages or batches of a subscription; `made` converts each item. If a wait is cancelled, its
+    pull continues, and the next call returns the messages of this pull. `aclose` sends the collected acks and nacks,
+    waits until they are accepted, and gives back the messages that were not yielded. A dropped iterator stops
+    pulling."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class AsyncDeliveries(Generic[T]):
         return self._made(self._waiting.popleft(), self._origin)
 
     async def aclose(self) -> None:
-        """Ends the iteration. Raises the error of a failed answer."""
+        """Ends the iteration. Raises the error of a failed ack or nack."""
         self._ended = True
         lease, ids = self._origin.lease, ids_of(self._waiting)
         self._waiting.clear()

@@ -173,7 +173,7 @@ class AsyncTransport:
         return self._store_http
 
     async def close(self) -> None:
-        """Closes the connections. In a forked process, the parent's connections stay open."""
+        """Closes the connections. In a forked process, the connections of the parent process stay open."""
         if self._process != os.getpid():
             return
         await self._http.aclose()

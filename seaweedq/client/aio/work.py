@@ -60,7 +60,7 @@ class AsyncWork:
         self._worked = Worked()
 
     async def run(self) -> Worked:
-        """Handles messages until none arrived for `idle_timeout_s`, or until `stop`."""
+        """Handles messages until no message has arrived for `idle_timeout_s`, or until `stop` is called."""
         try:
             self._shown = await self._run(self._pulling.shown())
             self._held = held_messages(self._shown, self._pulling.wanted, self._max_extension_s)

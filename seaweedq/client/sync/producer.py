@@ -26,7 +26,7 @@ from seaweedq.extras import needs
 
 
 class Delivery:
-    """The outcome of one request of a producer, like a future."""
+    """The outcome of one of a producer's requests, which works like a future."""
 
     __slots__ = ("_done", "_outcome")
 
@@ -50,7 +50,7 @@ class Delivery:
         return self._done.is_set()
 
     def outcome_now(self) -> Outcome | None:
-        """Returns the outcome; None while it is not known."""
+        """Returns the outcome, or None if it is not known yet."""
         return self._outcome if self.done() else None
 
     def exception(self, timeout_s: float | None = None) -> Exception | None:
@@ -67,7 +67,7 @@ class Delivery:
 
 
 class Receipt(msgspec.Struct, gc=False, eq=False):
-    """The outcome of one message, like a future whose result is the message's id."""
+    """The outcome of one message, which works like a future whose result is the message's id."""
 
     _delivery: Delivery
     _index: int
@@ -111,7 +111,7 @@ class Uploads:
                 thread.start()
 
     def leave(self) -> None:
-        """Stops all uploads, and allows a moment to abort them at the brokers."""
+        """Stops all uploads, and waits a moment for the brokers to abort them."""
         self._stop.set()
         with self._lock:
             threads = tuple(self._threads)
@@ -147,12 +147,12 @@ _MOST_THREADS = 32
 class Producer:
     """Collects messages and publishes them in batches, each message exactly once. Threads may share a producer.
 
-    The receipts of failed messages have the error. The next `send`, `flush` or `close` also raises the error once; the
-    producer can still be used after that. Leaving a `with` flushes. An interrupt (KeyboardInterrupt, SystemExit) leaves
-    immediately instead, and messages that are not acknowledged by then may be lost.
+    If a message fails, its receipt raises the error. The next `send`, `flush` or `close` also raises the error once;
+    the producer can still be used after that. Leaving a `with` flushes. After an interrupt (KeyboardInterrupt,
+    SystemExit), a `with` ends immediately instead, and messages that are not acknowledged yet may be lost.
 
-    A producer belongs to the process that made it. In a forked process, `send`, `send_file`, `send_table` and `flush`
-    raise ClientError, and `close` does nothing, because the parent sends the waiting messages."""
+    Only the process that created a producer can use it. In a forked process, `send`, `send_file`, `send_table` and
+    `flush` raise ClientError, and `close` does nothing, because the parent sends the waiting messages."""
 
     def __init__(
         self,
@@ -188,10 +188,12 @@ class Producer:
         timestamp: datetime | str | None = None,
         expires_in_s: float | None = None,
     ) -> Receipt:
-        """Adds a message to the buffer, to be sent within `linger_ms`. Waits while the buffer holds `max_buffer_bytes`.
+        """Adds a message to the buffer, to be sent within `linger_ms`. If the buffer already holds `max_buffer_bytes`,
+        waits until it has room.
 
-        `value` is any JSON value, a msgspec.Raw with JSON text, or bytes for a `bytes` topic. Raises TypeError and
-        ValueError for an invalid message. Raises the error of an earlier batch; this message is then not accepted.
+        `value` is any JSON value, a msgspec.Raw with JSON text, or bytes for a `bytes` topic. Raises TypeError or
+        ValueError for an invalid message. If an earlier batch failed, raises its error, and does not accept this
+        message.
         """
         if self._is_forked:
             self._check_process()
@@ -233,10 +235,10 @@ class Producer:
         reference.
 
         Later messages wait for the upload, so that the order is kept. The file must not change before the upload is
-        complete. `content_type` defaults to the type of the name's suffix. `progress(bytes, total)` reports the
-        upload's progress, from any thread. Raises OSError immediately if the file cannot be read, and otherwise the
-        errors of `send`. The receipt raises UploadMismatch, UploadExpired, PayloadTooLarge and others; a failed upload
-        leaves nothing behind."""
+        complete. By default, the suffix of the file's name decides the `content_type`. `progress(bytes, total)` reports
+        the upload's progress, from any thread. Raises OSError immediately if the file cannot be read, and otherwise the
+        errors of `send`. The receipt raises the errors of the upload, such as UploadMismatch, UploadExpired and
+        PayloadTooLarge. If the upload fails, no data of the file is kept."""
         self._check_process()
         job = file_job(path, key, headers, content_type, progress, timestamp, expires_in_s)
         assert self._route.offload is not None
@@ -255,11 +257,12 @@ class Producer:
             self._work.notify()
 
     def send_table(self, table: "pa.Table | pa.RecordBatch") -> list[Delivery]:
-        """Publishes a table's rows, in requests of at most half of `max_request_bytes`. Returns a delivery for each
+        """Publishes a table's rows, in requests of at most half of `max_request_bytes`. Returns one Delivery for each
         request.
 
-        Columns: `value`, or the fields of a typed topic, and optionally `_key`, `_timestamp`, `_headers`, `_expires`.
-        Waits while the buffer holds `max_buffer_bytes`. Raises as `send` does.
+        The table's columns are `value` (or the fields of a typed topic) and, optionally, `_key`, `_timestamp`,
+        `_headers` and `_expires`. If the buffer already holds `max_buffer_bytes`, waits until it has room. Raises as
+        `send` does.
         """
         with needs("arrow", "send_table"):
             from seaweedq.client.core.arrow_batches import slices

@@ -21,7 +21,7 @@ class Stopped(Exception):
 
 
 class Stop:
-    """A flag that any thread may set once. The flag also counts as set if its `parent` is set."""
+    """A flag that any thread may set once. The flag is also considered set if its `parent` is set."""
 
     def __init__(self, parent: Optional["Stop"] = None) -> None:
         self._parent, self._set = parent, threading.Event()
@@ -40,7 +40,7 @@ class Stop:
             raise Stopped("stopped")
 
     def pause(self, seconds: float) -> None:
-        """Sleeps, but at most until a stop."""
+        """Sleeps for the given time, or until the flag is set."""
         end_s = time.monotonic() + seconds
         if self is NEVER:
             time.sleep(seconds)

@@ -18,8 +18,8 @@ _IDLE_S = 1.0
 
 
 class Acker:
-    """Collects acks and other answers, and sends them in batches in the background: once there are ACK_BATCH, after
-    ACK_LINGER_S, or when hurried."""
+    """Collects acks and other answers to messages, and sends them in batches in the background: when ACK_BATCH answers
+    are waiting, after ACK_LINGER_S seconds, or when asked to hurry."""
 
     def __init__(self, send: Callable[[list[Item]], object]) -> None:
         self._send = send
@@ -47,7 +47,7 @@ class Acker:
                 self._changed.notify_all()
 
     def hurry(self) -> None:
-        """Sends the waiting answers immediately. Raises the error of an earlier answer."""
+        """Sends the waiting answers immediately. Raises the error of an earlier ack or nack."""
         self._check_process()
         with self._changed:
             if self._pending:
@@ -56,7 +56,7 @@ class Acker:
             self._raise_error()
 
     def flush(self) -> None:
-        """Returns once brokers have accepted all answers so far. Raises the error of a failed answer."""
+        """Returns once brokers have accepted all acks and nacks so far. Raises the error of a failed ack or nack."""
         self._check_process()
         with self._changed:
             self._hurried = bool(self._pending)
@@ -66,7 +66,7 @@ class Acker:
             self._raise_error()
 
     def is_idle(self) -> bool:
-        """Returns whether all answers so far were accepted or have failed."""
+        """Returns whether every ack and nack so far was accepted or has failed."""
         self._check_process()
         with self._changed:
             return self._answered >= self._added
@@ -104,8 +104,8 @@ class Acker:
 
 
 def deliveries(pulling: Pulling, accept: str, run: Run, acker: Acker, made: Callable[[Any, Origin], T]) -> Iterator[T]:
-    """Creates the subscription, and iterates over its messages or batches; `made` converts each item. At the end, sends
-    the answers, waits for them, and returns messages that were not yielded."""
+    """Creates a subscription, and iterates over its messages or batches; `made` converts each item. At the end, sends
+    the collected acks and nacks, waits until they are accepted, and gives back the messages that were not yielded."""
     run(pulling.ensure())
     return _deliveries(pulling, accept, run, acker, made)
 

@@ -174,7 +174,7 @@ class SyncTransport:
         return self._store_http
 
     def close(self) -> None:
-        """Closes the connections. In a forked process, the parent's connections stay open."""
+        """Closes the connections. In a forked process, the connections of the parent process stay open."""
         if self._process != os.getpid():
             return
         self._http.close()

@@ -57,7 +57,7 @@ class Work:
         self._worked = Worked()
 
     def run(self) -> Worked:
-        """Handles messages until none came for `idle_timeout_s`, or until `stop`."""
+        """Handles messages until no message has arrived for `idle_timeout_s`, or until `stop` is called."""
         try:
             self._shown = self._run(self._pulling.shown())
             self._held = held_messages(self._shown, self._pulling.wanted, self._max_extension_s)
