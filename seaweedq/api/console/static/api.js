@@ -89,7 +89,7 @@ export async function bytesOf(url) {
     throw problemOf(answer, await answer.text(), shown);
   } catch (error) {
     if (error instanceof Problem) throw error;
-    throw new Problem(0, { detail: "The broker has not sent all of it." });
+    throw new Problem(0, { detail: "The broker has not sent the whole answer." });
   }
 }
 

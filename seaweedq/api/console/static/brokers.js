@@ -22,11 +22,11 @@ function Cluster({ of: cluster }) {
     { title: "Bytes/s", number: true, of: (one) => size(one.bytes_per_s) },
     { title: "Memory", of: (one) => html`<${Memory} of=${one} />` },
     { title: "Not in files yet", number: true, of: (one) => size(one.tail_bytes) },
-    { title: "Age of the oldest", number: true, of: (one) => (one.tail_bytes ? duration(one.oldest_tail_s) : NONE) },
+    { title: "Age of the oldest message", number: true, of: (one) => (one.tail_bytes ? duration(one.oldest_tail_s) : NONE) },
     { title: "Journal", number: true, of: (one) => size(one.unreleased_journal_bytes) },
     { title: "Zone", of: (one) => html`<${Name} of=${one.zone || "none"} />` },
     { title: "Version", of: (one) => one.version || "too old for levels" },
-    { title: "Reads levels", of: (one) => `${one.lowest_level} to ${one.highest_level}` },
+    { title: "Supported levels", of: (one) => `${one.lowest_level} to ${one.highest_level}` },
     { title: "URL", of: (one) => html`<code><${Name} of=${one.url} /></code>` },
   ];
   return html`
@@ -35,7 +35,7 @@ function Cluster({ of: cluster }) {
     ${cluster.too_old.length > 0 && html`<p>These brokers prevent level ${cluster.level_newest}: ${cluster.too_old.join(", ")}.</p>`}
     <${Unreadable} of=${cluster.unreadable} thing="brokers" />
     <${Table} label="Brokers" columns=${columns} rows=${cluster.brokers} keyOf=${(one) => one.id} />
-    <p><small><em>Not in files yet</em>: acknowledged messages that are only in memory and in the journal. <em>Age of the oldest</em>: how far the files are behind. <em>Journal</em>: the bytes that a recovery after a crash would read.</small></p>
+    <p><small><em>Not in files yet</em>: acknowledged messages that are only in memory and in the journal. <em>Age of the oldest message</em>: the age of the oldest message that is not in a file yet. <em>Journal</em>: the bytes that a recovery would read after a crash.</small></p>
     <${Left} of=${cluster.left_behind} />
     <${Owners} brokers=${cluster.brokers} />`;
 }

@@ -16,7 +16,7 @@ export function Files({ topic }) {
     add({ files: [...more.files, ...page.files], next: page.next || "" });
   });
   return html`
-    <p>For each segment, these files contain all rows below <em>In files up to</em>. Directory: <code class="break">${topic.path}</code></p>
+    <p>For each segment, these files contain all rows below <em>In files up to offset</em>. Directory: <code class="break">${topic.path}</code></p>
     ${lines(topic).map(([title, text]) => html`<h3>${title}</h3><${Code} text=${text} label=${`${topic.name} in ${title}`} />`)}
     <h2>Files</h2>
     <${Polled} of=${first}>${(data) => html`<${List} files=${[...data.files, ...more.files]} isAll=${!next} />

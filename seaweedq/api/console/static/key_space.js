@@ -10,7 +10,7 @@ const POLL_MS = 10_000;
 const HOUR_MS = 3_600_000;
 const SHORT_MS = 120_000; // a history that has just begun is not drawn wider
 const MOST_CELLS = 8_000;
-const SPANS = [[0, "All that is known"], [300_000, "The last 5 minutes"], [900_000, "The last 15 minutes"], [HOUR_MS, "The last hour"]];
+const SPANS = [[0, "All recorded time"], [300_000, "The last 5 minutes"], [900_000, "The last 15 minutes"], [HOUR_MS, "The last hour"]];
 const STEP = 1 / 40; // of the picture, by an arrow
 const HELP = "Arrow keys move the cross, and with Shift the picture. Plus and minus zoom, 0 resets the zoom, and Page up and Page down go to the next segment.";
 
@@ -266,10 +266,10 @@ function Tables({ data, part }) {
     { title: "Keys", of: (one) => `${share(0, one.low)} to ${share(0, one.high)}` },
   ];
   return html`<${Fragment}>
-    <h2>What each segment took</h2>
+    <h2>Messages received by each segment</h2>
     <${Table} label="Segments in this time" columns=${columns} rows=${rows} keyOf=${(one) => one.name} />${buttons}
     <h2>Splits, merges and rolls</h2>
-    ${changes.length === 0 ? html`<p>None in this time.</p>` : html`<${Table} label="Changes in this time" columns=${changed} rows=${events} keyOf=${(one) => one.successors.join()} />${more}`}
+    ${changes.length === 0 ? html`<p>No changes in this time.</p>` : html`<${Table} label="Changes in this time" columns=${changed} rows=${events} keyOf=${(one) => one.successors.join()} />${more}`}
   <//>`;
 }
 

@@ -19,7 +19,7 @@ export function Segments({ map, rates }) {
     { title: "Bytes/s", number: true, of: (one) => (one.rates ? size(one.rates.bytes_per_s[0]) : NONE) },
     { title: "Nearest split", of: (one) => (one.next_split ? nearestSplit(one.next_split) : NONE) },
     { title: "From", number: true, of: (one) => count(one.start_offset) },
-    { title: "In files up to", number: true, of: (one) => count(one.flushed_offset) },
+    { title: "In files up to offset", number: true, of: (one) => count(one.flushed_offset) },
     { title: "To", number: true, of: (one) => count(one.end_offset) },
     { title: "Owner", of: (one) => (one.owner && html`<${Name} of=${one.owner} />`) || (one.state === "open" ? html`<span class="mark bad">unassigned</span>` : NONE) },
     { title: "Age", number: true, of: (one) => age(one.created_at) },

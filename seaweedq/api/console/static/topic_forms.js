@@ -21,9 +21,9 @@ export function CreateTopic({ onClose, onDone }) {
     <form onSubmit=${submits(create)}>
       <${Input} label="Name" value=${form.name} onValue=${put("name")} required autocomplete="off" />
       <${Select} label="Format" value=${form.format} onValue=${put("format")} help="The format cannot be changed later."
-        options=${[["json", "json: any JSON value"], ["bytes", "bytes: anything"], ["typed", "typed: columns of a schema"]]} />
+        options=${[["json", "json: any JSON value"], ["bytes", "bytes: any bytes"], ["typed", "typed: columns of a schema"]]} />
       ${isTyped && html`<${Field} label="Iceberg schema, as JSON">${(id) => html`<textarea id=${id} rows="5" required value=${form.schema} onInput=${(event) => put("schema")(event.target.value)} />`}<//>`}
-      ${form.format !== "bytes" && html`<${Input} label="Key field (optional)" value=${form.key} onValue=${put("key")} help="The field of the value that supplies the message's key. Messages with the same key stay in order." autocomplete="off" />`}
+      ${form.format !== "bytes" && html`<${Input} label="Key field (optional)" value=${form.key} onValue=${put("key")} help="The top-level field of the value that contains the message's key. Messages with the same key stay in order." autocomplete="off" />`}
       <${Input} label="Initial segments" type="number" min="1" max="1024" required value=${form.segments} onValue=${put("segments")} help="Segments split and merge automatically." />
       <${Failure} error=${error} />
       <${Buttons} onClose=${onClose} isRunning=${isRunning} text="Create" />
@@ -56,11 +56,11 @@ function Buttons({ onClose, isRunning, isOff = false, text, kind = "" }) {
 
 /** The members that can be changed: [group, member, label, kind]. An empty field is the default. */
 const MEMBERS = [
-  ["flush", "max_age_s", "Write a file after (seconds)", "float"],
-  ["flush", "min_bytes", "Hold tails smaller than this for up to 15 minutes, if no age is set (bytes)", "int"],
-  ["flush", "max_bytes", "Write a file at (bytes)", "int"],
+  ["flush", "max_age_s", "Write a file at this age (seconds)", "float"],
+  ["flush", "min_bytes", "Keep tails below this size for up to 15 minutes, unless an age is set (bytes)", "int"],
+  ["flush", "max_bytes", "Write a file at this size (bytes)", "int"],
   ["retention", "max_age_s", "Delete messages older than (seconds)", "float"],
-  ["retention", "max_bytes", "Delete the oldest messages above (bytes)", "int"],
+  ["retention", "max_bytes", "Delete the oldest messages when the topic exceeds (bytes)", "int"],
   ["retention", "grace_s", "Keep deleted files for (seconds)", "float"],
   ["retention", "keep_unread", "Keep messages until every subscription has acked them", "bool"],
   ["retention", "delete_read", "Delete messages that every subscription has acked", "bool"],
