@@ -32,16 +32,16 @@ This page is generated from `seaweedq COMMAND --help`.
 `--version` prints the version; `--install-completion` installs shell completion of commands, options and topic names.
 
 All commands except `serve`, `demo` and `context` send requests to a broker.
-A command takes the broker's URL from `--url`, else from `SEAWEEDQ_URL`, else from the current
+The broker's URL is the first of these that is set: `--url`, `SEAWEEDQ_URL`, the URL in the current
 [context](#seaweedq-context).
 The default URL is `http://127.0.0.1:8080`.
 You can give several URLs, separated by commas.
 If a broker fails, the command uses [the next broker](../do/python.md#several-brokers).
 Set the token in `SEAWEEDQ_TOKEN`, or name a file with the token in `SEAWEEDQ_TOKEN_FILE`.
-Without these variables, a command that uses a context's URL also uses the context's token file.
+If neither variable is set, a command that uses a context's URL also uses the context's token file.
 No option accepts a token, because `ps` shows the options of all processes.
 Name a PEM file with the CA of the brokers' certificates in `SEAWEEDQ_CA_FILE`.
-Without this variable, a command that uses a context's URL also uses the context's CA file.
+If `SEAWEEDQ_CA_FILE` is not set, a command that uses a context's URL also uses the context's CA file.
 
 ## Units
 
@@ -61,7 +61,7 @@ A command reports an error as one line on stderr.
 
 - 0: The command succeeded, or Ctrl-C ended a command that runs until Ctrl-C: `serve`, `top`, `--watch`, `--follow`.
   The exit code is also 0 if the program that reads a command's output closes the pipe, as `head` does.
-  If that program closes the pipe of `serve`, the broker keeps running.
+  If the output pipe of `serve` is closed, the broker keeps running.
 - 1: The command failed, or `doctor`, `verify` or `spark audit` found a problem.
   The exit code is also 1 if the output pipe of `demo`, `doctor`, `publish`, `verify` or `spark` was closed early.
 - 2: The options or settings are wrong, an extra or Java is missing, or `verify` could not check everything.

@@ -28,20 +28,21 @@ class StoreSettings(Group):
     )
     store: str = Field(
         "",
-        description="URL of the object store: file:///path or s3://bucket/prefix. If empty, the store is the "
-        "folder `store` in the data folder.",
+        description="URL of the object store: file:///path or s3://bucket/prefix. Without a URL, the store is "
+        "the folder `store` in the data folder.",
     )
     s3_endpoints: str = Field(
         "",
         pattern=r"^(\s*https?://[^\s,]+\s*,?)*$",
         examples=["https://s3.example.com,https://s3-2.example.com"],
-        description="Comma-separated endpoint URLs of an S3-compatible store, all with the same data. If empty, "
-        "brokers use AWS_ENDPOINT_URL_S3 or, without it, the endpoint of the AWS region. Brokers "
-        "read the credentials and the region from AWS's own variables and files.",
+        description="Comma-separated endpoint URLs of an S3-compatible store, all with the same data. Without "
+        "endpoints, brokers use AWS_ENDPOINT_URL_S3 or, if it is not set, the endpoint of the AWS "
+        "region. Brokers read the credentials and the region from AWS's own variables and files.",
     )
     s3_addressing: Literal["auto", "path", "virtual"] = Field(
         "auto",
-        description="Whether S3 requests name the bucket in the path or in the host name. With `auto`, boto decides.",
+        description="Position of the bucket's name in S3 requests: in the path or in the host name. With `auto`, "
+        "boto decides.",
     )
     s3_sse: Literal["none", "AES256", "aws:kms"] = Field(
         "none",
@@ -53,7 +54,7 @@ class StoreSettings(Group):
         "",
         pattern=r"^[!-~]*$",
         examples=["arn:aws:kms:eu-west-1:111122223333:key/1234abcd"],
-        description="ID or ARN of the KMS key for s3_sse=aws:kms. If empty, S3 uses the account's default key.",
+        description="ID or ARN of the KMS key for s3_sse=aws:kms. Without this key, S3 uses the account's default key.",
     )
 
 
@@ -65,26 +66,28 @@ class CoordinationSettings(Group):
         pattern=r"^(embedded|etcd://[^/,\s]+(,[^/,\s]+)*)$",
         examples=["embedded", "etcd://10.0.0.1:2379,10.0.0.2:2379"],
         description="Key-value store that records the brokers, the topics and the segments' owners. On one "
-        "machine, use `embedded`, which is SQLite in the data folder. For a cluster, use etcd: "
-        "`etcd://host:port,...`.",
+        "machine, coordination can be `embedded`, which is SQLite in the data folder. For a cluster, "
+        "coordination must be etcd: `etcd://host:port,...`.",
     )
     etcd_prefix: str = Field(
         "seaweedq/",
         description="Prefix of all keys in etcd. Several clusters can share one etcd if their prefixes differ.",
     )
-    etcd_user: str = Field("", description="User name for etcd. If empty, the broker does not authenticate to etcd.")
+    etcd_user: str = Field(
+        "", description="User name for etcd. Without a user name, the broker does not authenticate to etcd."
+    )
     etcd_password: str = Field(
         "",
         repr=False,
-        description="Password for etcd. Set the password in the environment, because `ps` shows command lines.",
+        description="Password for etcd. Set the etcd password in the environment, because `ps` shows command lines.",
     )
     etcd_password_file: str = Field(
-        "", description="File that contains the etcd password. The broker reads the file only at startup."
+        "", description="File that contains the etcd password. The broker reads the password file only at startup."
     )
     etcd_ca_file: str = Field(
         "",
-        description="PEM file with etcd's CA certificate; enables TLS. The file is required with etcd_user or "
-        "etcd_cert_file, unless every etcd endpoint is on loopback.",
+        description="PEM file with etcd's CA certificate; enables TLS. This CA file is required with etcd_user "
+        "or etcd_cert_file, unless every etcd endpoint is on loopback.",
     )
     etcd_cert_file: str = Field("", description="PEM file with this broker's client certificate for etcd (mutual TLS).")
     etcd_key_file: str = Field("", description="PEM file with the private key for etcd_cert_file.")
@@ -107,12 +110,12 @@ class ClusterSettings(Group):
 
     journal: Literal["auto", "file", "object", "mirrored"] = Field(
         "auto",
-        description="Storage in which messages first become durable. With `file`, this is the data folder. With "
-        "`object`, it is the store, which survives the loss of the machine. With `mirrored` "
-        "(experimental; requires etcd), messages are in the memory of several brokers within "
-        "milliseconds, and in the store seconds later. If all these brokers fail at the same time, a "
-        "mirrored journal loses the messages of the last journal_exposure_s seconds. `auto` means "
-        "`object` with etcd, and `file` otherwise.",
+        description="Storage in which messages first become durable. With journal=file, this storage is the data "
+        "folder. With journal=object, it is the store, which survives the loss of the machine. With "
+        "journal=mirrored (experimental; requires etcd), messages are in the memory of several "
+        "brokers within milliseconds, and in the store seconds later. If a broker and all its "
+        "mirrors fail at the same time, the messages of the last journal_exposure_s seconds are "
+        "lost. journal=auto means `object` with etcd, and `file` otherwise.",
     )
     brokers: int = Field(
         1,
@@ -132,20 +135,20 @@ class ClusterSettings(Group):
         "",
         repr=False,
         description="Shared secret with which brokers authenticate to each other, ideally 32 random characters. "
-        "To rotate the secret, set both the old and the new secret, separated by a comma. The secret "
-        "is required with etcd; without etcd, the broker generates a secret in the data folder. "
-        "Anyone who has the secret can act as a broker. Set the secret in the environment, because "
-        "`ps` shows command lines.",
+        "To rotate the cluster secret, set both the old and the new secret, separated by a comma. "
+        "The cluster secret is required with etcd; without etcd, the broker generates a secret in "
+        "the data folder. Anyone who has the cluster secret can act as a broker. Set the cluster "
+        "secret in the environment, because `ps` shows command lines.",
     )
     cluster_secret_file: str = Field(
-        "", description="File that contains the cluster secret. The broker reads the file only at startup."
+        "", description="File that contains the cluster secret. The broker reads the secret file only at startup."
     )
     advertise_url: str = Field(
         "",
         pattern=r"^(https?://\S+)?$",
         examples=["https://broker-1.example.com:8080"],
-        description="URL at which clients and other brokers reach this broker. If empty, this is the address on "
-        "which the broker listens.",
+        description="URL at which clients and other brokers reach this broker. By default, this URL is the "
+        "address on which the broker listens.",
     )
     zone: str = Field("", description="Availability zone of this broker. The balancer spreads segments across zones.")
     name: str = Field(
@@ -162,24 +165,26 @@ class AccessSettings(Group):
 
     auth: Literal["auto", "none", "required"] = Field(
         "auto",
-        description="Whether requests need a token. With `required`, every request needs a token, except probes "
-        "and signed payload URLs. With `none`, a request without a token may do everything, but the "
-        "broker still checks the token of a request that has one. `auto` means `none` if `host` and "
-        "`advertise_url` are on loopback; otherwise, the broker refuses to start.",
+        description="Whether requests need a token. With auth=required, every request needs a token, except "
+        "probes and signed payload URLs. With auth=none, a request without a token may do "
+        "everything, but the broker still checks the token of a request that has one. auth=auto "
+        "means `none` if `host` and `advertise_url` are on loopback; otherwise, the broker refuses "
+        "to start.",
     )
     admin_token_file: str = Field(
         "",
         description="File with the admin token, which has at least 32 characters and permits everything on this "
-        "broker. Use this token to issue the first tokens, or to regain access. The broker rereads "
-        "the file when it changes. If this is empty, coordination is embedded and auth is not "
-        "`auto`, the broker uses the file `admin-token` in the data folder, and creates it if it is "
-        "missing.",
+        "broker. Use the admin token to issue the first tokens, or to regain access. The broker "
+        "rereads the token file when it changes. If admin_token_file is empty, coordination is "
+        "embedded and auth is not `auto`, the broker uses the file `admin-token` in the data folder, "
+        "and creates this file if it is missing.",
     )
     audit: Literal["auto", "topic", "log", "none"] = Field(
         "auto",
-        description="Destination of the audit records about changes and denied requests. With `log`, the broker "
-        "writes these records to its log. With `topic`, the broker writes them to its log and to the "
-        "topic `seaweedq.audit`. `auto` means `topic` with auth=required, and `none` otherwise.",
+        description="Destination of the audit records about changes and denied requests. With audit=log, the "
+        "broker writes audit records to its log. With audit=topic, the broker writes audit records "
+        "to its log and to the topic `seaweedq.audit`. audit=auto means `topic` with auth=required, "
+        "and `none` otherwise.",
     )
     allowed_hosts: str = Field(
         "",
@@ -188,29 +193,29 @@ class AccessSettings(Group):
         description="Additional host names of this broker, comma-separated: `queue.example.com`, "
         "`*.example.com`, or `*`. IP addresses, `localhost` and the host of advertise_url are always "
         "allowed. The broker answers 421 to requests for any other host, which prevents DNS "
-        "rebinding. Web pages from the listed hosts may send requests to the broker, but not pages "
-        "from hosts that only `*` matches.",
+        "rebinding. Web pages from the hosts in allowed_hosts may send requests to the broker, but "
+        "not pages from hosts that only `*` matches.",
     )
     cors_origins: str = Field(
         "",
         pattern=r"^(\s*https?://[A-Za-z0-9._:\[\]-]+/?\s*(,|$))*$",
         examples=["https://app.example.com"],
         description="Other origins whose web pages may send requests to this broker, comma-separated: "
-        "`https://app.example.com`. Requests from these pages need a token, as all other requests "
-        "do; browsers never add stored credentials.",
+        "`https://app.example.com`. Requests from pages of other origins need a token, as all other "
+        "requests do; browsers never add stored credentials.",
     )
     tls_cert_file: str = Field(
         "",
-        description="PEM file with this broker's certificate and its intermediate certificates. If this is set, "
-        "`port` accepts only TLS 1.2 or newer. The broker loads renewed files within 10 s, without "
-        "dropping connections. If the renewed certificate and key do not match, the broker keeps the "
-        "old pair and logs a warning.",
+        description="PEM file with this broker's certificate and its intermediate certificates. With a "
+        "certificate, `port` accepts only TLS 1.2 or newer. The broker loads renewed files within 10 "
+        "s, without dropping connections. If the renewed certificate and key do not match, the "
+        "broker keeps the old pair and logs a warning.",
     )
     tls_key_file: str = Field("", description="PEM file with the unencrypted private key for tls_cert_file.")
     tls_ca_file: str = Field(
         "",
-        description="PEM file with the CA that signed the https certificates of the other brokers. If empty, the "
-        "broker trusts the system's CAs. The broker reads the file only at startup.",
+        description="PEM file with the CA that signed the https certificates of the other brokers. Without a CA "
+        "file, the broker trusts the system's CAs. The broker reads the CA file only at startup.",
     )
 
 
@@ -221,21 +226,23 @@ class AddressSettings(Group):
         "127.0.0.1",
         description="Address to listen on. For a non-loopback address, `auth` must be `required` or `none`.",
     )
-    port: int = Field(8080, ge=0, le=65_535, description="Port to listen on. With 0, the system chooses a free port.")
+    port: int = Field(
+        8080, ge=0, le=65_535, description="Port to listen on. With port 0, the system chooses a free port."
+    )
     peer_port: int = Field(
         0,
         ge=0,
         le=65_535,
         description="Separate port for requests from other brokers, with mutual TLS 1.3. Brokers derive the TLS "
-        "keys of this port from cluster_secret, so it needs no certificates. With 0, other brokers "
-        "use `port`.",
+        "keys of the peer port from cluster_secret, so it needs no certificates. With peer_port=0, "
+        "other brokers use `port`.",
     )
     advertise_peer_url: str = Field(
         "",
         pattern=r"^(https://[^\s/]+)?$",
         examples=["https://broker-1.example.com:8443"],
-        description="URL at which other brokers reach `peer_port`. If empty, they use the host of advertise_url "
-        "or, without it, the address on which this broker listens.",
+        description="URL at which other brokers reach `peer_port`. By default, other brokers use the host of "
+        "advertise_url or, without it, the address on which this broker listens.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest severity of log lines to print."
@@ -247,22 +254,23 @@ class TopicSettings(Group):
 
     auto_create_topics: bool = Field(
         True,
-        description="Create a topic when a client publishes or uploads to a topic that does not exist. This is "
-        "convenient on a laptop, but a misspelled topic name creates a new topic.",
+        description="Create a topic when a client publishes or uploads to a topic that does not exist. Automatic "
+        "creation is convenient on a laptop, but a misspelled topic name creates a new topic.",
     )
     max_topics: int = Field(
         10_000,
         ge=1,
         le=1_000_000,
-        description="Maximum number of topics in the cluster. The broker refuses to create more topics with 429.",
+        description="Maximum number of topics in the cluster. Once the cluster has this many topics, the broker "
+        "answers 429 to requests for new topics.",
     )
     max_segments: int = Field(
         100_000,
         ge=1,
         le=10_000_000,
-        description="Maximum number of segments in the cluster, including sealed segments. Beyond this number, "
-        "the broker refuses new topics with 429, and no longer splits segments. Every broker keeps "
-        "all segment records in memory.",
+        description="Maximum number of segments in the cluster, including sealed segments. Once the cluster has "
+        "this many segments, the broker refuses new topics with 429, and no longer splits segments. "
+        "Every broker keeps all segment records in memory.",
     )
 
 
@@ -279,13 +287,14 @@ class RequestSettings(Group):
         16 * MIB,
         ge=64 * KIB,
         le=256 * MIB,
-        description="Maximum size of a decompressed request body. Each request may use this much memory.",
+        description="Maximum size of a decompressed request body. Each request may use up to max_request_bytes "
+        "of memory.",
     )
     request_timeout_s: float = Field(
         60,
         gt=0,
         le=3600,
-        description="Timeout for receiving a request body. The broker answers 408 to slower requests.",
+        description="Timeout for receiving a request body. If a body takes longer, the broker answers 408.",
     )
     head_timeout_s: float = Field(
         10,
@@ -298,24 +307,25 @@ class RequestSettings(Group):
         0,
         ge=0,
         description="Maximum number of open connections; beyond it, the broker closes the connection that has "
-        "been idle longest. Streams and long polls may use three quarters of these connections. The "
-        "broker accepts a few additional connections for probes and from other brokers. With 0, the "
-        "maximum is 256 less than nine tenths of the open-file limit, but not more than 16,384.",
+        "been idle longest. Streams and long polls may use three quarters of max_connections. The "
+        "broker accepts a few additional connections for probes and from other brokers. With "
+        "max_connections=0, the maximum is 256 less than nine tenths of the open-file limit, but not "
+        "more than 16,384.",
     )
     max_connections_per_address: int = Field(
         0,
         ge=0,
         description="Maximum number of open connections per client address (per /64 network for IPv6), except "
         "for loopback; beyond it, the broker closes the address's oldest idle connection. For "
-        "clients behind `trusted_proxies`, this limits their requests in flight instead. With 0, the "
-        "maximum is a quarter of max_connections.",
+        "clients behind `trusted_proxies`, the same limit applies to requests in flight instead of "
+        "connections. With 0, the maximum per address is a quarter of max_connections.",
     )
     trusted_proxies: str = Field(
         "",
         pattern=r"^[0-9A-Fa-f.:/,\s]*$",
         examples=["10.0.0.0/8,192.168.1.1"],
         description="Addresses and networks of reverse proxies, comma-separated: `10.0.0.0/8`. For requests from "
-        "these proxies, the client address is the last address in X-Forwarded-For that is not a "
+        "trusted proxies, the client address is the last address in X-Forwarded-For that is not a "
         "trusted proxy.",
     )
     answer_timeout_s: float = Field(
@@ -330,7 +340,7 @@ class RequestSettings(Group):
         le=600,
         description="Timeout for published messages to become durable, measured from the end of the request "
         "body. The same timeout applies to flushes and new topics, which must reach the store. After "
-        "the timeout, the broker answers 503.",
+        "publish_timeout_s, the broker answers 503.",
     )
 
     @field_validator("trusted_proxies")
@@ -370,8 +380,8 @@ class PayloadSettings(Group):
         86_400,
         ge=60,
         le=7 * 86_400,
-        description="Time within which an upload must be published. Until then, coordination keeps a record of "
-        "the upload.",
+        description="Time within which an upload must be published. Until an upload expires, coordination keeps "
+        "a record of the upload.",
     )
     upload_url_s: int = Field(
         3600,
@@ -383,7 +393,7 @@ class PayloadSettings(Group):
         1024 * MIB,
         ge=5 * MIB,
         le=5 * 1024**3,
-        description="Send uploads that are larger than this to S3 in parts, which clients can retry and send in "
+        description="Size above which clients send an upload to S3 in parts, which they can retry and send in "
         "parallel. To verify a multipart upload, a broker reads it once; S3 itself verifies a single "
         "put.",
     )
@@ -391,8 +401,8 @@ class PayloadSettings(Group):
         3600,
         ge=1,
         le=7 * 86_400,
-        description="Keep an unpublished upload for this long after it expires. This time must exceed the clock "
-        "skew between brokers.",
+        description="Keep an unpublished upload for this long after it expires. The grace time must exceed the "
+        "clock skew between brokers.",
     )
     import_batch_rows: int = Field(
         131_072,
@@ -428,21 +438,21 @@ class MemorySettings(Group):
         ge=1,
         le=86_400,
         description="Write a segment's tail to a Parquet file when its oldest message has waited for this long. "
-        "A shorter time makes tables fresher, but files smaller.",
+        "A shorter time makes tables fresher, but also makes files smaller.",
     )
     flush_min_bytes: int = Field(
         MIB,
         ge=0,
         le=64 * MIB,
-        description="A tail smaller than this is written to a file only after 15 minutes, unless the topic sets "
-        "`flush.max_age_s`.",
+        description="A tail smaller than flush_min_bytes is written to a file only after 15 minutes, unless the "
+        "topic sets `flush.max_age_s`.",
     )
 
     mirror_memory_bytes: int = Field(
         256 * MIB,
         ge=MIB,
-        description="Memory for the journal commits that this broker mirrors for other brokers. When this memory "
-        "is full, the other brokers stop using this broker as a mirror.",
+        description="Memory for the journal commits that this broker mirrors for other brokers. When the mirror "
+        "memory is full, other brokers stop using this broker as a mirror.",
     )
 
     @field_validator("memory_budget_bytes")
@@ -475,24 +485,24 @@ class JournalSettings(Group):
         le=10_000,
         description="Object journal: maximum average number of puts per second for each broker, at least 0.5. A "
         "broker saves up to 1,000 unused puts for bursts. A lower maximum costs less, but makes "
-        "publishes wait longer. With 0, there is no maximum. If empty, the maximum is 8 if the store "
-        "charges for puts, as AWS does; otherwise, there is none.",
+        "publishes wait longer. With 0, there is no maximum. By default, the maximum is 8 puts per "
+        "second if the store charges for puts, as AWS does; otherwise, there is none.",
     )
     journal_linger_s: float | None = Field(
         None,
         ge=0,
         le=1,
         description="Object journal: minimum time between the starts of two puts; if it is set, "
-        "journal_puts_per_s is 0 by default. If empty, there is no minimum, unless "
-        "journal_linger_max_s is set: then the minimum is 0.02 s.",
+        "journal_puts_per_s is 0 by default. By default, there is no minimum time between puts; if "
+        "journal_linger_max_s is set, the default is 0.02 s.",
     )
     journal_linger_max_s: float | None = Field(
         None,
         ge=0,
         le=5,
         description="Object journal: upper limit for the time between the starts of two puts, which grows from "
-        "journal_linger_s while puts queue up. If empty, the limit is 0.25 s, provided that "
-        "journal_linger_s is set.",
+        "journal_linger_s while puts queue up. If only journal_linger_s is set, this upper limit is "
+        "0.25 s.",
     )
     put_usd_per_1000: float = Field(
         0,
@@ -528,15 +538,15 @@ class JournalSettings(Group):
         le=3600,
         description="Mirrored journal: write commits to the store once they have been only in memory for this "
         "long, many commits in one object. With a lower value, fewer messages are lost if all "
-        "mirrors fail at the same time, but the broker needs more puts. If empty, then as long as "
-        "there are mirrors, messages reach the store only in Parquet files.",
+        "mirrors fail at the same time, but the broker needs more puts. Without journal_exposure_s, "
+        "messages that have mirrors reach the store only in Parquet files.",
     )
     mirror_patience_s: float = Field(
         0.5,
         ge=0.1,
         le=60,
-        description="Mirrored journal: replace or drop a mirror that does not answer for this long. Until then, "
-        "publishes wait for the mirror.",
+        description="Mirrored journal: replace or drop a mirror that does not answer for this long. Until a "
+        "silent mirror is replaced or dropped, publishes wait for it.",
     )
     cache_bytes: int = Field(
         128 * MIB,
@@ -575,7 +585,7 @@ class LifeSettings(Group):
         ge=60,
         le=604_800,
         description="Keep deleted files for this long, so that readers that already opened a table can finish. A "
-        "topic's own setting overrides this one.",
+        "topic's own `grace_s` overrides this setting.",
     )
     metrics_subscriptions: int = Field(
         100,

@@ -178,8 +178,8 @@ def test_help_names_the_units_in_words() -> None:
     shown = " ".join(CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "300"}).output.split())
     assert "--lease-s DURATION" in shown
     assert "--memory-budget-bytes SIZE" in shown
-    assert "number of seconds, or has units: 500ms, 90s, 1h30m, 7d, 2w" in shown
-    assert "10GB (10^9), 512MiB (2^20)" in shown
+    assert "number of seconds, or with units: 500ms, 90s, 1h30m, 7d, 2w" in shown
+    assert "10GB (GB is 10^9), 512MiB (MiB is 2^20)" in shown
 
 
 def test_variables_that_are_no_settings_are_warned_of() -> None:

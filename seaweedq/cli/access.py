@@ -32,7 +32,7 @@ def grant_of(text: str) -> dict[str, list[str]]:
     """Parses a grant for the API. Raises BadParameter."""
     parts = [[one for one in part.split(",") if one] for part in text.split(":")]
     if not parts[0] or len(parts) > 3:
-        raise typer.BadParameter(f"invalid grant {text!r}: {GRANT}", param_hint="--grant")
+        raise typer.BadParameter(f"invalid grant {text!r}; expected {GRANT}", param_hint="--grant")
     if unknown := [one for one in parts[0] if one not in list(Action)]:
         raise typer.BadParameter(
             f"{unknown[0]!r} is not an action; the actions are {', '.join(Action)}", param_hint="--grant"
@@ -80,13 +80,13 @@ Name = Annotated[str, typer.Argument(help="Name of the principal.", show_default
 )
 def put(
     name: Name,
-    grant: Annotated[list[str] | None, typer.Option(help=GRANT, show_default=False)] = None,
+    grant: Annotated[list[str] | None, typer.Option(help=f"Grant as {GRANT}", show_default=False)] = None,
     limit: Annotated[list[str] | None, typer.Option(help=LIMIT, show_default=False)] = None,
     disabled: Annotated[
         bool | None,
         typer.Option(
             "--disabled/--enabled",
-            help="Disable all of the principal's tokens until --enabled.",
+            help="Disable all of the principal's tokens until you pass --enabled.",
             show_default=False,
         ),
     ] = None,
@@ -178,7 +178,9 @@ def create(
         ),
     ] = None,
     expires: Annotated[float | None, duration("Lifetime of the token.")] = None,
-    grant: Annotated[list[str] | None, typer.Option(help=f"Restrict the token: {GRANT}", show_default=False)] = None,
+    grant: Annotated[
+        list[str] | None, typer.Option(help=f"Restrict the token to the grant {GRANT}", show_default=False)
+    ] = None,
     note: Annotated[str, typer.Option(help="Free-text note.")] = "",
     output: Output = TABLE,
     url: Url = DEFAULT_URL,

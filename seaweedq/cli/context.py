@@ -101,8 +101,8 @@ def add(
 
     Commands use the current context if neither --url nor SEAWEEDQ_URL names brokers. A token from the environment
     overrides the context's token file. The Python class `Client` ignores contexts. Contexts are stored in
-    ~/.config/seaweedq/contexts.json, or in $XDG_CONFIG_HOME if it is set. This file contains the paths of token files,
-    but no tokens. To check whether the brokers answer, run `seaweedq doctor`."""
+    ~/.config/seaweedq/contexts.json, or in $XDG_CONFIG_HOME if it is set. The contexts file contains the paths of token
+    files, but no tokens. To check whether the brokers answer, run `seaweedq doctor`."""
     current, contexts = read_contexts()
     if name in contexts and not replace:
         raise ClientError(f"context {name} already exists; use --replace to replace it")

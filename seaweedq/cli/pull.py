@@ -80,7 +80,7 @@ def pull(
     start: Annotated[str, typer.Option(help=f"Start position of a new subscription: {PLACES}")] = "latest",
     payloads: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="Download payloads to this folder, each as SEGMENT-OFFSET.bin."),
+        typer.Option(file_okay=False, help="Download each payload to this folder, as SEGMENT-OFFSET.bin."),
     ] = None,
     output: MessageOutput = JSON,
     url: Url = DEFAULT_URL,

@@ -336,9 +336,9 @@ def compact(
 ) -> None:
     """Write the newest message for each key to Parquet files; each run writes a complete new generation of files.
 
-    A key is left out if its newest message is a tombstone (null), has expired, or meets --deleted-where. Messages
-    without a key are counted, but not written. Read the files with `seaweedq.spark.read_generation`. The command has
-    the same exit codes as `spark export`."""
+    A key is left out if its newest message is a tombstone (null), has expired, or meets the condition in
+    --deleted-where. Messages without a key are counted, but not written. Read the files with
+    `seaweedq.spark.read_generation`. The command has the same exit codes as `spark export`."""
     with running("compact", master, conf, url) as spark, _usable():
         from seaweedq.spark.jobs.compact import Rules
         from seaweedq.spark.jobs.compact import compact as compacted

@@ -201,8 +201,8 @@ seaweedq sql "SHOW TABLES" · seaweedq sql --explain "SELECT count(*) FROM fligh
 FILES = ("csv", JSON, "parquet")
 FORMATS = (TABLE, WIDE, *FILES)
 _ABOUT_OUTPUT = (
-    "table, wide (not truncated), csv, json (one object per line) or parquet; by default, the suffix of FILE "
-    "decides, or table without FILE."
+    "table, wide (not truncated), csv, json (one object per line) or parquet; by default, the format of FILE's "
+    "suffix, or table if there is no FILE."
 )
 PLANS = 3  # retention may take files between a plan and its read
 

@@ -197,7 +197,7 @@ def seek(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Move a subscription to another position. This ends all leases, and brokers deliver all messages after the new
+    """Move a subscription to another position. The seek ends all leases, and brokers deliver all messages after the new
     position again, even if they were acked."""
     if (to is None) == (not offset):
         raise typer.BadParameter("use either --to or --offset", param_hint="--to")
@@ -215,8 +215,8 @@ def seek(
 
 @app.command(epilog="Example: seaweedq subscription pause flights billing")
 def pause(topic: Topic, name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Pause delivery until the subscription is resumed. Brokers still accept acks for messages that are already
-    leased."""
+    """Pause delivery until the subscription is resumed. While delivery is paused, brokers still accept acks for leased
+    messages."""
     with connect(url) as client:
         client.update_subscription(topic, name, paused=True)
     say_done(output, f"subscription {name} of topic {topic} is paused", topic=topic, name=name, paused=True)

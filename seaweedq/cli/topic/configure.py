@@ -297,8 +297,8 @@ def split(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Split a segment into several segments, each with part of the key range. The command also prints when the brokers
-    would merge the new segments again if they are idle."""
+    """Split a segment into several segments, each with part of the key range. The command also prints the idle time
+    after which brokers merge the new segments again."""
     if parts and at:
         raise typer.BadParameter("use either --at or --parts", param_hint="--at")
     _replace(url, output, topic, segment, "split", {"at": at} if at else {"parts": parts or 2})
@@ -317,8 +317,8 @@ def merge(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Merge two adjacent segments. If different brokers own the two segments, the second segment first moves to the
-    owner of the first one."""
+    """Merge two adjacent segments. If different brokers own the segments to merge, the second segment first moves to
+    the owner of the first segment."""
     _replace(url, output, topic, segment, "merge", {"with": neighbour})
 
 

@@ -103,8 +103,8 @@ _ARROW = "seaweedq.client.core.arrow_batches"
 class AsyncProducer:
     """Collects messages and publishes them in batches, each message exactly once. For one event loop.
 
-    If a message fails, its receipt raises the error. The next `send`, `flush` or `close` also raises the error once;
-    the producer can still be used after that."""
+    If a message fails, its receipt raises the error. After a message has failed, the next `send`, `flush` or `close`
+    also raises the error, but only once; the producer can still be used after that."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class AsyncProducer:
 
     @property
     def acknowledged(self) -> int:
-        """Returns how many messages brokers have acknowledged so far."""
+        """Returns the number of messages that brokers have acknowledged so far."""
         return self._acknowledged
 
     async def flush(self) -> None:

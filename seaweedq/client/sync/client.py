@@ -232,8 +232,8 @@ class Client:
         Instead of a `value`, a message may have `"reference": {"upload_id": ...}`, which refers to an upload.
 
         If a rate limit refuses the request, nothing is published; the client waits and sends the request again, for at
-        most its timeout. After an error that leaves the outcome open (ConnectionFailed), the caller must decide whether
-        to publish again. A producer avoids such errors."""
+        most the client's timeout. After an error that leaves the outcome open (ConnectionFailed), the caller must
+        decide whether to publish again. A producer avoids such errors."""
         return self._run(unhurried(calls.publish(topic, messages), self._patience()))
 
     def upload(
@@ -286,7 +286,7 @@ class Client:
         import, and nothing is published twice.
 
         Raises InvalidMessages, InvalidImport, InvalidRequest (no row was published), UploadNotFound, UploadExpired,
-        UploadConflict, ConnectionFailed. All these errors have the field `upload_id`."""
+        UploadConflict, ConnectionFailed. All errors of this method have the field `upload_id`."""
         steps = import_rows(topic, upload_id, format, bare, self._patience(), rows)
         return self._run(steps)
 
@@ -310,7 +310,8 @@ class Client:
         longer, repeat the call. If any row of any file is invalid, no row is published. A writer's numbers must rise.
         Set `drawn` if the name of the writer is random: the topic then remembers the writer for one day instead of 30
         days. Raises WriteOutOfOrder, TooManyWriters, InvalidMessages, InvalidImport, InvalidRequest, UploadNotFound,
-        UploadExpired, UploadConflict, ConnectionFailed. All these errors have the fields `writer` and `number`."""
+        UploadExpired, UploadConflict, ConnectionFailed. All errors of this method have the fields `writer` and
+        `number`."""
         steps = write_rows(topic, writer, number, uploads, format, bare, drawn, self._patience(), wait_s)
         return self._run(steps)
 
@@ -347,9 +348,9 @@ class Client:
 
         Use the producer in a `with` statement. If several brokers own the topic's segments, the producer sends
         rows directly to the owner of their segment, and to all owners concurrently. `batching.Limits` explains the
-        limits. The producer uploads values over `max_message_bytes`, and publishes them by reference. Pass the broker's
-        own setting; if the broker's limit is smaller, the producer learns it from the broker. A message fails if no
-        broker accepts it within `delivery_timeout_s` of `send`.
+        limits. The producer uploads values over `max_message_bytes`, and publishes them by reference. Set
+        `max_message_bytes` to the broker's own setting; if the broker's limit is smaller, the producer learns it from
+        the broker. A message fails if no broker accepts it within `delivery_timeout_s` of `send`.
         """
         limits = Limits(linger_ms, batch_messages, batch_bytes, max_buffer_bytes, max_request_bytes)
         patience = self._patience(delivery_timeout_s)
@@ -374,11 +375,11 @@ class Client:
 
         `starting` (inclusive) and `ending` (exclusive) are either offsets by segment or a datetime. A segment that
         `starting` omits is read from its start; a segment that `ending` omits is read to its end. A datetime means, in
-        each segment, the offset of the first row whose `_timestamp` is not earlier. `segments` excludes all other
-        segments. The result omits rows that have expired, by the cluster's clock, at the time when the read is planned;
-        `expired="keep"` includes expired rows. This machine must have access to the files. Each file is opened only
-        when its rows are read. Raises ValueError for an unknown column, segment, offset or `expired`, and if `starting`
-        is after `ending`.
+        each segment, the offset of the first row whose `_timestamp` is at or after this datetime. `segments` excludes
+        all other segments. The result omits rows that have expired, by the cluster's clock, at the time when the read
+        is planned; `expired="keep"` includes expired rows. This machine must have access to the files. Each file is
+        opened only when its rows are read. Raises ValueError for an unknown column, segment, offset or `expired`, and
+        if `starting` is after `ending`.
         """
         with needs("arrow", "read_table"):
             from seaweedq.client.core.table import ReadOptions, read_table

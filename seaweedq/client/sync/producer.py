@@ -147,9 +147,10 @@ _MOST_THREADS = 32
 class Producer:
     """Collects messages and publishes them in batches, each message exactly once. Threads may share a producer.
 
-    If a message fails, its receipt raises the error. The next `send`, `flush` or `close` also raises the error once;
-    the producer can still be used after that. Leaving a `with` flushes. After an interrupt (KeyboardInterrupt,
-    SystemExit), a `with` ends immediately instead, and messages that are not acknowledged yet may be lost.
+    If a message fails, its receipt raises the error. After a message has failed, the next `send`, `flush` or `close`
+    also raises the error, but only once; the producer can still be used after that. Leaving a `with` flushes. After an
+    interrupt (KeyboardInterrupt, SystemExit), a `with` ends immediately instead, and messages that are not acknowledged
+    yet may be lost.
 
     Only the process that created a producer can use it. In a forked process, `send`, `send_file`, `send_table` and
     `flush` raise ClientError, and `close` does nothing, because the parent sends the waiting messages."""
@@ -283,7 +284,7 @@ class Producer:
 
     @property
     def acknowledged(self) -> int:
-        """Returns how many messages brokers have acknowledged so far."""
+        """Returns the number of messages that brokers have acknowledged so far."""
         return self._acknowledged
 
     def flush(self) -> None:

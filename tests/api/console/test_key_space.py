@@ -78,7 +78,9 @@ async def test_the_past_is_drawn_pointed_at_zoomed_and_told_in_words(tmp_path: P
         await page.press("0")
         await page.until("!document.body.innerText.includes('Zoomed in')")
         await page.run("document.querySelector('input[role=switch]').click()")
-        await page.shows("Messages received by each segment", "Splits, merges and rolls", "merge", "split", "hash 89478485: 75%")
+        await page.shows(
+            "Messages received by each segment", "Splits, merges and rolls", "merge", "split", "hash 89478485: 75%"
+        )
         rows = await page.run("document.querySelectorAll('table')[1].querySelectorAll('tbody tr').length")
         assert rows == 5
         for dark in (True, False):
