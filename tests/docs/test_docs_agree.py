@@ -128,7 +128,7 @@ def test_how_long_imports_are_remembered():
     days = round(GUARDS[Kind.IMPORT].lifetime_s / 86_400)
     assert f"newest {GUARDS[Kind.IMPORT].limit:,} imports, each for {days} days" in page("by-reference.md")
     assert f"idle for {days} days" in page("decisions/0005-an-import-is-a-producer.md")
-    assert f"for {GUARDS[Kind.CLIENT].lifetime_s // 3600} hours after the last request" in page("http.md")
+    assert f"for {GUARDS[Kind.CLIENT].lifetime_s // 3600} hours after a producer's last request" in page("http.md")
 
 
 def test_settings():
