@@ -95,8 +95,8 @@ class CoordinationSettings(Group):
         60,
         gt=0,
         description="Minimum time between two snapshots of coordination, which the leader writes to the store. "
-        "If coordination is lost, any change since the last snapshot that was recorded only in "
-        "coordination is lost as well. The leader writes snapshots over 60 MB less often.",
+                    "If coordination is lost, changes after the last snapshot are lost as well, unless they are "
+                    "also recorded in the store. The leader writes snapshots over 60 MB less often.",
     )
     allow_plain_etcd: bool = Field(
         False,

@@ -242,8 +242,8 @@ def bench(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Measure how fast brokers accept and deliver messages on a temporary topic, and show which resource limits the
-    rate."""
+    """Measure the rates at which brokers accept and deliver messages on a temporary topic, and show the resource that
+    limits these rates."""
     load = Load(producers, consumers, size, messages, seconds, rate)
     end_on_signals()
     with ExitStack() as stack:

@@ -241,8 +241,8 @@ def watch(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show a subscription's lag live: how far the subscription is behind, how fast its consumers ack, and when it will
-    catch up.
+    """Show a subscription's lag live, with its consumers' ack rate and the time until the subscription will have caught
+    up.
 
     The command runs until Ctrl-C. If stdout is not a terminal, the command prints one line for each refresh."""
     from rich.live import Live
