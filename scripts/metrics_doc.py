@@ -20,7 +20,7 @@ A scrape takes a few milliseconds and sends no requests to other brokers.
 No metric has a label for segments, and only subscription metrics name a topic,
 because a cluster may have very many segments and topics.
 Each broker reports only the subscriptions with the largest lag.
-The setting [`metrics_subscriptions`](settings.md) limits the number of these subscriptions.
+The setting [`metrics_subscriptions`](settings.md) limits the number of subscriptions that a broker reports.
 To see the rates of segments, use the [list of segments](http.md#segments-routes)
 or [`topic watch`](cli.md#seaweedq-topic-watch).
 

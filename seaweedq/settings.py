@@ -54,7 +54,8 @@ class StoreSettings(Group):
         "",
         pattern=r"^[!-~]*$",
         examples=["arn:aws:kms:eu-west-1:111122223333:key/1234abcd"],
-        description="ID or ARN of the KMS key for s3_sse=aws:kms. Without this key, S3 uses the account's default key.",
+        description="ID or ARN of the KMS key for s3_sse=aws:kms. Without s3_sse_kms_key, S3 uses the account's "
+        "default key.",
     )
 
 
@@ -86,8 +87,8 @@ class CoordinationSettings(Group):
     )
     etcd_ca_file: str = Field(
         "",
-        description="PEM file with etcd's CA certificate; enables TLS. This CA file is required with etcd_user "
-        "or etcd_cert_file, unless every etcd endpoint is on loopback.",
+        description="PEM file with etcd's CA certificate; enables TLS. A CA file for etcd is required with "
+        "etcd_user or etcd_cert_file, unless every etcd endpoint is on loopback.",
     )
     etcd_cert_file: str = Field("", description="PEM file with this broker's client certificate for etcd (mutual TLS).")
     etcd_key_file: str = Field("", description="PEM file with the private key for etcd_cert_file.")
@@ -95,8 +96,8 @@ class CoordinationSettings(Group):
         60,
         gt=0,
         description="Minimum time between two snapshots of coordination, which the leader writes to the store. "
-                    "If coordination is lost, changes after the last snapshot are lost as well, unless they are "
-                    "also recorded in the store. The leader writes snapshots over 60 MB less often.",
+        "If coordination is lost, changes after the last snapshot are lost as well, unless they are "
+        "also recorded in the store. The leader writes snapshots over 60 MB less often.",
     )
     allow_plain_etcd: bool = Field(
         False,
@@ -110,12 +111,13 @@ class ClusterSettings(Group):
 
     journal: Literal["auto", "file", "object", "mirrored"] = Field(
         "auto",
-        description="Storage in which messages first become durable. With journal=file, this storage is the data "
-        "folder. With journal=object, it is the store, which survives the loss of the machine. With "
-        "journal=mirrored (experimental; requires etcd), messages are in the memory of several "
-        "brokers within milliseconds, and in the store seconds later. If a broker and all its "
-        "mirrors fail at the same time, the messages of the last journal_exposure_s seconds are "
-        "lost. journal=auto means `object` with etcd, and `file` otherwise.",
+        description="Storage in which messages first become durable. With journal=file, messages first become "
+        "durable in the data folder. With journal=object, they first become durable in the store, "
+        "which survives the loss of the machine. With journal=mirrored (experimental; requires "
+        "etcd), messages are in the memory of several brokers within milliseconds, and in the store "
+        "seconds later. If a broker and all its mirrors fail at the same time, the messages of the "
+        "last journal_exposure_s seconds are lost. With journal=auto, the journal is `object` with "
+        "etcd, and `file` otherwise.",
     )
     brokers: int = Field(
         1,
@@ -128,7 +130,7 @@ class ClusterSettings(Group):
         0,
         ge=0,
         le=64,
-        description="Number of this process among the `brokers`. Do not set this number yourself: the parent "
+        description="Number of this process among the `brokers`. Do not set `member` yourself: the parent "
         "process sets it.",
     )
     cluster_secret: str = Field(
@@ -147,7 +149,7 @@ class ClusterSettings(Group):
         "",
         pattern=r"^(https?://\S+)?$",
         examples=["https://broker-1.example.com:8080"],
-        description="URL at which clients and other brokers reach this broker. By default, this URL is the "
+        description="URL at which clients and other brokers reach this broker. By default, advertise_url is the "
         "address on which the broker listens.",
     )
     zone: str = Field("", description="Availability zone of this broker. The balancer spreads segments across zones.")
@@ -167,9 +169,9 @@ class AccessSettings(Group):
         "auto",
         description="Whether requests need a token. With auth=required, every request needs a token, except "
         "probes and signed payload URLs. With auth=none, a request without a token may do "
-        "everything, but the broker still checks the token of a request that has one. auth=auto "
-        "means `none` if `host` and `advertise_url` are on loopback; otherwise, the broker refuses "
-        "to start.",
+        "everything, but the broker still checks the token of a request that has one. With "
+        "auth=auto, `none` applies if `host` and `advertise_url` are on loopback; otherwise, the "
+        "broker refuses to start.",
     )
     admin_token_file: str = Field(
         "",
@@ -183,8 +185,8 @@ class AccessSettings(Group):
         "auto",
         description="Destination of the audit records about changes and denied requests. With audit=log, the "
         "broker writes audit records to its log. With audit=topic, the broker writes audit records "
-        "to its log and to the topic `seaweedq.audit`. audit=auto means `topic` with auth=required, "
-        "and `none` otherwise.",
+        "to its log and to the topic `seaweedq.audit`. With audit=auto, `topic` applies if auth is "
+        "`required`, and `none` otherwise.",
     )
     allowed_hosts: str = Field(
         "",
@@ -192,8 +194,8 @@ class AccessSettings(Group):
         examples=["queue.example.com,*.example.com"],
         description="Additional host names of this broker, comma-separated: `queue.example.com`, "
         "`*.example.com`, or `*`. IP addresses, `localhost` and the host of advertise_url are always "
-        "allowed. The broker answers 421 to requests for any other host, which prevents DNS "
-        "rebinding. Web pages from the hosts in allowed_hosts may send requests to the broker, but "
+        "allowed. To prevent DNS rebinding, the broker answers 421 to requests for hosts that are "
+        "not allowed. Web pages from the hosts in allowed_hosts may send requests to the broker, but "
         "not pages from hosts that only `*` matches.",
     )
     cors_origins: str = Field(
@@ -261,7 +263,7 @@ class TopicSettings(Group):
         10_000,
         ge=1,
         le=1_000_000,
-        description="Maximum number of topics in the cluster. Once the cluster has this many topics, the broker "
+        description="Maximum number of topics in the cluster. Once the cluster has max_topics topics, the broker "
         "answers 429 to requests for new topics.",
     )
     max_segments: int = Field(
@@ -269,8 +271,8 @@ class TopicSettings(Group):
         ge=1,
         le=10_000_000,
         description="Maximum number of segments in the cluster, including sealed segments. Once the cluster has "
-        "this many segments, the broker refuses new topics with 429, and no longer splits segments. "
-        "Every broker keeps all segment records in memory.",
+        "max_segments segments, the broker refuses new topics with 429, and no longer splits "
+        "segments. Every broker keeps all segment records in memory.",
     )
 
 
@@ -485,8 +487,9 @@ class JournalSettings(Group):
         le=10_000,
         description="Object journal: maximum average number of puts per second for each broker, at least 0.5. A "
         "broker saves up to 1,000 unused puts for bursts. A lower maximum costs less, but makes "
-        "publishes wait longer. With 0, there is no maximum. By default, the maximum is 8 puts per "
-        "second if the store charges for puts, as AWS does; otherwise, there is none.",
+        "publishes wait longer. With journal_puts_per_s=0, there is no maximum. By default, the "
+        "maximum is 8 puts per second if the store charges for puts, as AWS does; otherwise, there "
+        "is none.",
     )
     journal_linger_s: float | None = Field(
         None,
@@ -501,8 +504,8 @@ class JournalSettings(Group):
         ge=0,
         le=5,
         description="Object journal: upper limit for the time between the starts of two puts, which grows from "
-        "journal_linger_s while puts queue up. If only journal_linger_s is set, this upper limit is "
-        "0.25 s.",
+        "journal_linger_s while puts queue up. If only journal_linger_s is set, the time between "
+        "puts grows up to 0.25 s.",
     )
     put_usd_per_1000: float = Field(
         0,
@@ -514,8 +517,8 @@ class JournalSettings(Group):
         4,
         ge=1,
         le=64,
-        description="Object journal: maximum number of concurrent puts. In a mirrored journal, this is also the "
-        "maximum number of commits that wait for mirrors.",
+        description="Object journal: maximum number of concurrent puts. In a mirrored journal, journal_window is "
+        "also the maximum number of commits that wait for mirrors.",
     )
     journal_mirrors: int = Field(
         2,
@@ -529,8 +532,8 @@ class JournalSettings(Group):
         1,
         ge=1,
         le=3,
-        description="Mirrored journal: if there are fewer mirrors than this, a commit is acknowledged only once "
-        "it is in the store, as with an object journal.",
+        description="Mirrored journal: if a broker has fewer mirrors than journal_least_mirrors, a commit is "
+        "acknowledged only once it is in the store, as with an object journal.",
     )
     journal_exposure_s: float | None = Field(
         10,

@@ -190,8 +190,8 @@ class _Raw(io.RawIOBase):
 
 
 def reader(chunks: Iterator[bytes]) -> BinaryIO:
-    """Returns a file with these bytes. The file is not seekable. Closing the file ends the iteration over its
-    chunks."""
+    """Returns a file-like object with the given bytes. The file is not seekable. Closing the file ends the iteration
+    over its chunks."""
     return cast(BinaryIO, io.BufferedReader(_Raw(chunks), _BUFFER_BYTES))
 
 

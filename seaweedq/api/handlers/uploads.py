@@ -214,7 +214,7 @@ async def create_upload(
     permits one method, for one object of one size. The URL points to the store on S3, and to the broker with a local
     store.
 
-    With `write={writer}/{number}`, only this one write may use the upload. Such uploads count toward
+    With `write={writer}/{number}`, only the named write may use the upload. Such uploads count toward
     `max_write_uploads`, and all other uploads toward `max_open_uploads`. Uploads that are not published by `expires_at`
     are deleted."""
     if not _TYPE.fullmatch(wanted.content_type):

@@ -185,7 +185,7 @@ class AsyncClient:
         return await self._run(calls.evolve_schema(name, schema, if_schema_id, dry_run))
 
     async def preview_retention(self, name: str, **retention: Any) -> dict[str, int]:
-        """Returns the number of files, bytes, messages and unread messages that this retention would delete now.
+        """Returns the number of files, bytes, messages and unread messages that the given retention would delete now.
         Changes nothing.
 
         Raises TopicNotFound, InvalidRequest.
@@ -249,8 +249,8 @@ class AsyncClient:
 
         Until the upload expires, you can publish it as a message with `publish(topic, {"reference": {"upload_id":
         id}})`. With `upload_id`, the call resumes an earlier upload, and sends only the missing bytes. Without
-        `upload_id`, the client aborts the upload if it fails or is interrupted. With `write="{writer}/{number}"`, only
-        this one write may use the upload. Raises UploadMismatch, UploadExpired, UploadNotFound, PayloadTooLarge,
+        `upload_id`, the client aborts an upload that fails or is interrupted. With `write="{writer}/{number}"`, only
+        the named write may use the upload. Raises UploadMismatch, UploadExpired, UploadNotFound, PayloadTooLarge,
         TooManyUploads, ConnectionFailed, OSError."""
         source = await asyncio.to_thread(Source.open, what)
         try:
@@ -305,13 +305,13 @@ class AsyncClient:
         number decides which rows are published; later calls with this number get the same result, even if they name
         other uploads.
 
-        Each upload must have been created for this write (`upload` with `write`), and all must have the same format.
-        Returns once all rows are durable, or after `wait_s` seconds with the current state of the write; to wait
-        longer, repeat the call. If any row of any file is invalid, no row is published. A writer's numbers must rise.
-        Set `drawn` if the name of the writer is random: the topic then remembers the writer for one day instead of 30
-        days. Raises WriteOutOfOrder, TooManyWriters, InvalidMessages, InvalidImport, InvalidRequest, UploadNotFound,
-        UploadExpired, UploadConflict, ConnectionFailed. All errors of this method have the fields `writer` and
-        `number`."""
+        Each upload must have been created for the same write (`upload` with `write`), and all uploads must have the
+        same format. Returns once all rows are durable, or after `wait_s` seconds with the current state of the write;
+        to wait longer, repeat the call. If any row of any file is invalid, no row is published. A writer's numbers must
+        rise. Set `drawn` if the name of the writer is random: the topic then remembers the writer for one day instead
+        of 30 days. Raises WriteOutOfOrder, TooManyWriters, InvalidMessages, InvalidImport, InvalidRequest,
+        UploadNotFound, UploadExpired, UploadConflict, ConnectionFailed. All errors of this method have the fields
+        `writer` and `number`."""
         steps = write_rows(topic, writer, number, uploads, format, bare, drawn, self._patience(), wait_s)
         return await self._run(steps)
 
