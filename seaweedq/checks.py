@@ -36,7 +36,9 @@ def require(holds: bool, rule: str, *facts: object) -> None:
     """Logs and raises InvariantViolated unless `rule` holds; the `facts` are formatted into it, and only then."""
     if not holds:
         logger.error("invariant violated: " + rule, *facts)
-        raise InvariantViolated("the broker found an invariant broken; its log has the details", inside=rule % facts)
+        raise InvariantViolated(
+            "the broker found that an invariant was broken; see the broker's log for details", inside=rule % facts
+        )
 
 
 class ProcessFailPoint:

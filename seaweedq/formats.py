@@ -43,7 +43,7 @@ class Format:
     def check(self, version: int, where: str) -> None:
         """Raises NeedsNewerBroker for a version that is later than all that are read. `where` begins the sentence."""
         if version > self.newest:
-            raise needs_newer(f"{where} has version {version} of the format of {self.name}; {_read(self.newest)}")
+            raise needs_newer(f"{where} is in version {version} of the format of {self.name}; {_read(self.newest)}")
 
 
 def needs_newer(what: str) -> NeedsNewerBroker:
@@ -71,9 +71,9 @@ def check_draft(draft: int, where: str) -> None:
     if draft != levels.DRAFT:
         found = f"draft number {draft}" if draft else "no draft number"
         raise LevelMismatch(
-            f"{where} has {found} of the stored forms, but this version of seaweedq reads only draft number "
-            f"{levels.DRAFT}: continue with the unreleased version that wrote it, or start with an empty data "
-            "folder, coordination and store (docs/operate/upgrading.md)",
+            f"{where} has {found} of the storage formats, but this version of seaweedq reads only "
+            f"draft number {levels.DRAFT}; continue with the unreleased version that wrote it, or "
+            "start with an empty data folder, coordination and store (docs/operate/upgrading.md)",
             draft=draft,
             reads=levels.DRAFT,
         )

@@ -107,7 +107,7 @@ def read_files(job: Job, commands: Commands) -> None:
         else:
             os.close(job.file)
         if following is None:
-            raise InvalidImport("rows were asked for before a file was checked", reason="order")
+            raise InvalidImport("the import asked for rows of a file that was not checked before", reason="order")
         job = following
 
 
@@ -257,8 +257,8 @@ def check_expansion(decoded_bytes: int, size: int) -> None:
     """Raises InvalidImport for a file that expands to far more bytes than it has."""
     if decoded_bytes > EXPANSION * size + EXPANSION_BYTES:
         raise InvalidImport(
-            f"the file of {size} bytes expands to {decoded_bytes} bytes of rows, more than {EXPANSION} times its "
-            "size; upload its rows as several files",
+            f"the file of {size} bytes expands to {decoded_bytes} bytes of rows, more than "
+            f"{EXPANSION} times its size; split the rows into several files, and upload each file",
             reason="the file expands too much",
         )
 
@@ -296,7 +296,7 @@ def _named(format: str, found: Iterator[Chunk]) -> Iterator[Chunk]:
         raise
     except MemoryError:
         raise InvalidImport(
-            f"reading the file as {format} needs more memory than an import may use",
+            f"the file cannot be read as {format}, because that needs more memory than an import may use",
             format=format,
             reason="memory",
         ) from None
@@ -357,7 +357,7 @@ def _parquet(path: str, intake: Intake) -> Iterator[pa.RecordBatch]:
                     raise
                 rows = max(FEWEST_ROWS, rows // 16)
         if done != file.metadata.num_rows:
-            raise ValueError(f"the footer states {file.metadata.num_rows} rows, but the file has {done}")
+            raise ValueError(f"the footer of the file states {file.metadata.num_rows} rows, but the file has {done}")
 
 
 def _check_alone(path: str, metadata: pq.FileMetaData) -> None:
@@ -402,7 +402,9 @@ def _arrow(path: str, intake: Intake) -> Iterator[pa.RecordBatch]:
             body = _stream_of(body)
         for message in messages(body):
             if (stated := stated_bytes(message)) > MESSAGE_BYTES and stated > len(message.body or b""):
-                raise ValueError(f"a batch has {stated} bytes once decompressed, over {MESSAGE_BYTES}")
+                raise ValueError(
+                    f"a batch has {stated} bytes after decompression, which exceeds the limit of {MESSAGE_BYTES}"
+                )
         with pa.ipc.open_stream(body) as reader:
             check_columns(reader.schema, intake)
             yield from reader

@@ -463,7 +463,7 @@ class MemorySettings(Group):
         """Refuses a memory budget of which a single request could use more than half."""
         largest = info.data.get("max_request_bytes", 0)
         if 2 * largest > budget:
-            raise ValueError(f"it must be at least twice max_request_bytes={largest}")
+            raise ValueError(f"the value must be at least twice max_request_bytes={largest}")
         return budget
 
 
@@ -563,7 +563,9 @@ class JournalSettings(Group):
     def lets_publishes_end(cls, per_s: float | None) -> float | None:
         """Refuses a limit at which commits wait longer than publishes, so that all publishes would get 503."""
         if per_s is not None and 0 < per_s < 0.5:
-            raise ValueError("it must be 0 (no limit) or at least 0.5, because a commit waits for up to two puts")
+            raise ValueError(
+                "the value must be 0 (no limit) or at least 0.5, because a commit waits for up to two puts"
+            )
         return per_s
 
 
@@ -658,7 +660,8 @@ class Settings(
         """Refuses a URL with a user and a password, since URLs appear in logs and are sent to other brokers."""
         if re.search("://[^/]*@", url):
             raise ValueError(
-                "a URL must not contain a user or a password; set etcd_user and etcd_password, or AWS's own variables"
+                "a URL must not contain a user or a password; set etcd_user and etcd_password "
+                "instead, or for S3 the usual AWS variables"
             )
         return url
 

@@ -74,7 +74,7 @@ def moment_of(text: str, now: datetime) -> datetime:
         if moment.tzinfo is not None:
             return moment.astimezone(UTC)
     except OverflowError:
-        raise ValueError(f"{text[:_SHOWN]!r} is not in the years 1 to 9999") from None
+        raise ValueError(f"the time {text[:_SHOWN]!r} is not in the years 1 to 9999") from None
     except ValueError:
         pass
     raise ValueError(f"{text[:_SHOWN]!r} is not a time; it must be {MOMENT}")

@@ -144,7 +144,7 @@ def test_journal_files_of_the_next_level_need_a_broker_that_reads_it(
 DRAFTS = pytest.mark.parametrize(
     ("draft", "told"), [(0, "has no draft number"), (levels.DRAFT + 1, f"has draft number {levels.DRAFT + 1}")]
 )
-DO = f"reads only draft number {levels.DRAFT}: continue with the unreleased version .* or start with an empty data"
+DO = f"reads only draft number {levels.DRAFT}; continue with the unreleased version .* or start with an empty data"
 
 
 @DRAFTS
@@ -197,7 +197,9 @@ def test_frames_of_a_later_version_need_a_newer_broker() -> None:
     (known,) = msgspec.msgpack.decode(index)
     assert unpacked([known]) == unpacked([[*known, "a member of later versions"]])
     for later in ([7, *known[1:]], [known[0], ["t"], *known[2:]]):
-        with pytest.raises(NeedsNewerBroker, match=r"has a form that this broker cannot read .*; a newer broker"):
+        with pytest.raises(
+            NeedsNewerBroker, match=r"contains a record that this broker cannot read .*; a newer broker"
+        ):
             unpacked([later])
     with pytest.raises(NeedsNewerBroker, match="a frame of segment 3 of 'flights' from offset 0 has columns that"):
         rows_of(Frame(FrameKind.ROWS, "flights", 3, 0, 2, 16, 0, (), 0, b""), LAYOUT)
@@ -253,7 +255,7 @@ def test_an_entry_that_a_later_level_wrote_otherwise_needs_a_newer_broker() -> N
     assert opened(needing(levels.HIGHEST)).nonce == NONCE
     later = levels.HIGHEST + 1
     with pytest.raises(
-        NeedsNewerBroker, match=f"{name} needs a broker that can read level {later}; this broker can read"
+        NeedsNewerBroker, match=f"{name} needs a broker that can read format level {later}; this broker can read"
     ):
         opened(needing(later))
     with pytest.raises(ChainDamaged):

@@ -55,7 +55,8 @@ def check_name(name: str, what: str = "topic") -> str:
     """Returns the name, if it is valid. Raises InvalidName."""
     if not _NAME.fullmatch(name):
         raise InvalidName(
-            f"invalid {what} name {name[:200]!r}: use 1 to 127 of A-Z a-z 0-9 . _ -, starting with a letter or a digit",
+            f"invalid {what} name {name[:200]!r}: use 1 to 127 of the characters A-Z a-z 0-9 . _ "
+            "-, and start with a letter or a digit",
             name=name[:200],
         )
     return name
@@ -65,7 +66,7 @@ def check_free_text(text: str, what: str) -> str:
     """Returns a text for people, which terminals show. Raises InvalidRequest for a control character in it."""
     for one in text:
         if unicodedata.category(one) == "Cc" or one in _DIRECTIONS:
-            raise InvalidRequest(f"{what} has the control character U+{ord(one):04X}", field=what, value=text)
+            raise InvalidRequest(f"{what} contains the control character U+{ord(one):04X}", field=what, value=text)
     return text
 
 
@@ -139,7 +140,7 @@ def moment(time_us: int) -> datetime:
 def show_differences(differences: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns the `current` and the `requested` value of each field; of objects, of each member that differs."""
     each = (pair for field, one in differences.items() for pair in _apart(field, one["current"], one["requested"]))
-    return ", ".join(f"{field} is {_shown(old)}, but the request has {_shown(new)}" for field, old, new in each)
+    return ", ".join(f"{field} is {_shown(old)}, but the request states {_shown(new)}" for field, old, new in each)
 
 
 def _apart(field: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -204,7 +205,9 @@ async def _subscription(subscription: str) -> str:
 
 async def _writer(writer: str) -> str:
     if not _WRITER.fullmatch(writer):
-        raise InvalidName(f"invalid writer name {writer[:200]!r}: use 1 to 128 of A-Z a-z 0-9 . _ -", name=writer[:200])
+        raise InvalidName(
+            f"invalid writer name {writer[:200]!r}: use 1 to 128 of the characters A-Z a-z 0-9 . _ -", name=writer[:200]
+        )
     return writer
 
 

@@ -200,7 +200,7 @@ class InsideLog:
 def unexpected(error: Exception) -> tuple[int, dict[str, str], bytes]:
     """Returns the answer to a defect of the broker, and logs its traceback."""
     logger.error("a request failed with an unexpected error", exc_info=error)
-    return problem(SeaweedqError("the broker met an unexpected error; its log has the details"))
+    return problem(SeaweedqError("the broker met an unexpected error; see the broker's log for details"))
 
 
 def problem_answer(error: SeaweedqError) -> Answer:
@@ -293,4 +293,9 @@ class Refusals:
             self._logged[reason] = now_s, self.counts[reason]
             between = self.counts[reason] - count - 1
             told = self._masked(detail)
-            logger.warning("request refused (%s): %s (%d more since the last such line)", reason, told, between)
+            logger.warning(
+                "request refused (%s): %s (%d other refusals were not logged since the previous such line)",
+                reason,
+                told,
+                between,
+            )

@@ -35,7 +35,7 @@ class Proxy:
         Raises NotOwner if that broker cannot answer, Unavailable if it does not.
         """
         if target.url is None:
-            raise NotOwner("the broker that could answer is gone")
+            raise NotOwner("the broker that could answer this request is no longer running")
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in request.headers.items() if k in _KEPT}
         if content:
             headers.setdefault("content-type", "application/json")
@@ -44,7 +44,9 @@ class Proxy:
         relaying = self._peers.relay(request.method, target.url, path, headers, content, target.answer_s)
         found = await target.ask(relaying)
         if found.status == 503 and any(slug in found.body for slug in _NOT_THERE):
-            raise NotOwner("the broker that received the request cannot answer it either", inside=target.url)
+            raise NotOwner(
+                "the request was sent on to another broker, which cannot answer it either", inside=target.url
+            )
         returned = {name: value for name, value in found.headers.items() if name.lower() in _RETURNED}
         return Answer(found.status, found.body, returned)
 

@@ -239,7 +239,10 @@ class _Node:
         else:
             self.words.setdefault(parts[0], _Node()).add(parts[1:], route)
         if self.words and self.name:
-            raise ValueError(f"at one place of {route.path} there are a name and {sorted(self.words)}")
+            raise ValueError(
+                f"route {route.path} has a parameter at a position at which other routes have the "
+                f"fixed words {sorted(self.words)}"
+            )
 
 
 class Match(NamedTuple):

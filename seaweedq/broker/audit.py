@@ -273,7 +273,7 @@ class AuditTopic(Service):
                 return False
             self._lose()
         except Exception:  # a defect here must end neither the task nor the broker's life
-            logger.exception("audit rows could not be published, and are lost")
+            logger.exception("audit events could not be published to the audit topic, and are lost")
             self._lose()
         self._batch, self._refused_s = [], None
         return True
@@ -310,7 +310,9 @@ class AuditTopic(Service):
             await self._admin.create(TOPIC, await asyncio.to_thread(config))
         found = await self._catalog.require(TOPIC)
         if not fits(found.layout):
-            raise TopicConflict(f"the columns of topic {TOPIC!r} are not those of the audit; delete the topic")
+            raise TopicConflict(
+                f"topic {TOPIC!r} cannot store the audit, because it has other columns; delete the topic"
+            )
         return found
 
     def _warn(self, error: SeaweedqError) -> None:
@@ -318,4 +320,4 @@ class AuditTopic(Service):
         if now_s - self._warned_s >= WARN_S:
             self._warned_s = now_s
             waiting = len(self._batch) + len(self.audit)
-            logger.warning("the topic %s refuses %d audit rows; retrying soon: %s", TOPIC, waiting, error)
+            logger.warning("the topic %s did not accept %d audit events; retrying soon: %s", TOPIC, waiting, error)

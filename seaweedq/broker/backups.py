@@ -160,7 +160,7 @@ class Backups:
                 return
             if damaged:
                 await self._store.delete(name)
-        raise StoreUnavailable(f"{name} is in the store, but cannot be read")
+        raise StoreUnavailable(f"the store lists {name}, but the object cannot be read")
 
     def _check_same(self, there: AdminChange, writes: Sequence[Write], name: str) -> None:
         """Checks that an object has these writes. Raises Fenced if it has another one: coordination has given its
@@ -206,7 +206,7 @@ class Backups:
         except FileNotFoundError:
             return None
         except Damaged as error:
-            logger.error("ignoring a backup of coordination: %s", error)
+            logger.error("ignoring an unusable backup of coordination: %s", error)
             damaged.append(name)
             return None
 

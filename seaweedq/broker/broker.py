@@ -231,8 +231,8 @@ class Broker:
             if not await self._look().signs():
                 raise
             logger.warning(
-                "a rebuild has started in the meantime, or another sign of lost coordination has appeared; checking "
-                "again: %s",
+                "a rebuild has started while this broker was joining, or there is another sign that "
+                "coordination was lost; checking again: %s",
                 error,
             )
             self.lost.set()  # the next life waits
@@ -492,11 +492,15 @@ class Broker:
                     raise error  # once all have ended
         except (TimeoutError, SeaweedqError) as error:
             logger.warning(
-                "could not hand over all segments and subscriptions; other brokers will recover them: %s",
+                "this broker could not hand over all of its segments and subscriptions; other "
+                "brokers will recover the rest: %s",
                 str(error) or "out of time",
             )
         except Exception:  # the stop goes on, whatever has happened
-            logger.exception("could not hand over all segments and subscriptions; other brokers will recover them")
+            logger.exception(
+                "this broker could not hand over all of its segments and subscriptions; other "
+                "brokers will recover the rest"
+            )
 
     def _left_s(self) -> float:
         """Returns the time that is left of `shutdown_s`, which the first call starts."""
@@ -538,9 +542,14 @@ class Broker:
             async with asyncio.timeout(self._left_s()):
                 return not self.lost.is_set() and await self._put_away()
         except TimeoutError:
-            logger.warning("could not flush all messages in time; they will be recovered from the journal")
+            logger.warning(
+                "could not flush all messages in time; the messages that were not flushed will be "
+                "recovered from the journal"
+            )
         except Exception:
-            logger.exception("could not flush all messages; they will be recovered from the journal")
+            logger.exception(
+                "could not flush all messages; the messages that were not flushed will be recovered from the journal"
+            )
         return False
 
     async def _put_away(self) -> bool:
@@ -612,7 +621,7 @@ class Broker:
         if self._context is None:
             return
         if self.level.level > levels.HIGHEST:
-            self._lose(f"the cluster has level {self.level.level}, which it cannot read")
+            self._lose(f"the cluster has format level {self.level.level}, which this broker cannot read")
         if not self.level.serves(self.generations.mine.number, self.generations.mine.nonce):
             self._lose_lease("the cluster's record has another generation, or a rebuild has stopped all brokers")
         if self._following:
@@ -634,7 +643,7 @@ class Broker:
         if not self.lost.is_set():
             revoked = self.context.membership.was_revoked
             more = self.process.revoked.add() if revoked else ""
-            logger.warning("%s is no longer a member of the cluster, and is stopping: %s%s", self.id, why, more)
+            logger.warning("broker %s is no longer a member of the cluster, and is stopping: %s%s", self.id, why, more)
         self.begin_stop()
         self.lost.set()
 
@@ -643,7 +652,7 @@ class Broker:
         topic = self.catalog.get(segment.topic)
         known = self.catalog.records(topic).get(segment.id) if topic else None
         if known and known.record.owner == self.id:
-            self._lose_lease(f"segment {segment.id} of {segment.topic!r} was taken over: {error}")
+            self._lose_lease(f"another broker took over segment {segment.id} of topic {segment.topic!r}: {error}")
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         """Ends the life with a task that has ended by itself, also by a cancellation that came from inside."""

@@ -106,7 +106,7 @@ class Loads:
             try:
                 self.tick()
             except Exception:
-                logger.exception("loads could not be checked; continuing")
+                logger.exception("the load of segments could not be measured; continuing")
 
     def tick(self) -> None:
         """Reads the meters once."""
@@ -504,13 +504,16 @@ class Histories:
                 raise
             except Unavailable as error:
                 failure = error
-        raise failure or Unavailable("the cluster has no leader, so no history is available; try again")
+        raise failure or Unavailable("no load history is available, because the cluster has no leader; try again")
 
     async def here(self, call: HistoryCall) -> FoundHistory:
         """Returns the history that this broker has recorded. Raises Unavailable unless it leads and has begun to."""
         history = self.recorder.history
         if not self._election.is_leader or history is None:
-            raise Unavailable("the leader has just changed, so the history starts again; try again")
+            raise Unavailable(
+                "no load history is available, because the leader has just changed and its history "
+                "starts again; try again"
+            )
         return await asyncio.to_thread(_found, self._view.membership.broker, history, call)
 
     async def _ask(self, call: HistoryCall) -> FoundHistory:
@@ -519,7 +522,7 @@ class Histories:
             return await self.here(call)
         url = self._view.roster.url(leader)
         if url is None:
-            raise Unavailable("the cluster has no leader, so no history is available; try again")
+            raise Unavailable("no load history is available, because the cluster has no leader; try again")
         return await self._peers.call(url, "history", call, FoundHistory, CALL_S)
 
 

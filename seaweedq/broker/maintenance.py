@@ -72,7 +72,7 @@ class Maintenance(Service):
                 if self._unused.is_due():
                     await self._unused.give_back()
             except Exception:
-                logger.exception("a maintenance tick failed; continuing")
+                logger.exception("a round of maintenance failed; continuing")
 
     async def _checkpoint_often(self) -> None:
         while True:
@@ -80,9 +80,9 @@ class Maintenance(Service):
             try:
                 await self._dispatcher.checkpoint()
             except SeaweedqError as error:
-                logger.warning("cannot write cursors to coordination, retrying: %s", error)
+                logger.warning("cannot write subscription cursors to coordination; retrying: %s", error)
             except Exception:
-                logger.exception("cannot write cursors to coordination, retrying")
+                logger.exception("cannot write subscription cursors to coordination; retrying")
 
     def _flush_due(self) -> None:
         """Begins the flushes that are due."""
@@ -108,9 +108,9 @@ class Maintenance(Service):
         try:
             await self._log.flusher.flush(segment)
         except SeaweedqError as error:
-            logger.warning("cannot flush segment %d of %s: %s", segment.id, segment.topic, error)
+            logger.warning("cannot flush segment %d of topic %s: %s", segment.id, segment.topic, error)
         except Exception:
-            logger.exception("cannot flush segment %d of %s", segment.id, segment.topic)
+            logger.exception("cannot flush segment %d of topic %s", segment.id, segment.topic)
 
     def _limits(self, segment: OpenSegment) -> FlushLimits:
         """Returns the flush policy of a segment's topic, defaults filled in."""

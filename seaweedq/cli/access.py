@@ -54,7 +54,9 @@ def limit_of(text: str) -> tuple[str, float | None]:
                 return name, float(bytes_of(number))
             except ValueError as error:
                 raise typer.BadParameter(f"{name}: {error}", param_hint="--limit") from None
-        raise typer.BadParameter(f"{text!r} has no valid number; a limit is {LIMIT}", param_hint="--limit")
+        raise typer.BadParameter(
+            f"{text!r} contains no valid number; a limit has the form {LIMIT}", param_hint="--limit"
+        )
     return name, float(number) if name in RATES else int(number)
 
 

@@ -34,7 +34,7 @@ def _names(incomplete: str) -> list[str]:
 
 def _new_name(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise typer.BadParameter(f"invalid context name {name!r}: use letters, digits, '.', '_' and '-', at most 64")
+        raise typer.BadParameter(f"invalid context name {name!r}: use at most 64 letters, digits, '.', '_' and '-'")
     return name
 
 
@@ -45,7 +45,8 @@ def _urls(url: str) -> str:
         raise typer.BadParameter(str(error)) from None
     if any(urlsplit(one.strip()).username is not None for one in url.split(",")):
         raise typer.BadParameter(
-            "a context must not contain a secret; remove the part of the URL before @, and use --token-file"
+            "a context must not contain a secret; remove the part of the URL before @, and give "
+            "the token's file with --token-file"
         )
     return url
 
@@ -55,7 +56,8 @@ def _token_file(path: Path | None) -> Path | None:
         return None
     if str(path).startswith("sq1_"):
         raise typer.BadParameter(
-            "this is a token, not a file; write the token to a file that only you can read, and name that file"
+            "this is a token, not a file; write the token to a file that only you can read, and "
+            "give the path of that file"
         )
     return _readable(path)
 

@@ -83,7 +83,7 @@ def bundle(
     failed: list[str] = []
     names: list[str] = []
     if written.exists():
-        raise ClientError(f"{path_text(written)} already exists; choose another --file")
+        raise ClientError(f"{path_text(written)} already exists; choose another file with --file")
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as archive:
         for part, gather in _parts(config, data_dir, url, log or []):

@@ -211,7 +211,7 @@ def demo(
     wrong number of messages."""
     given = [name for name, value in (("--rows", rows), ("--picture", picture), ("--no-spark", no_spark)) if value]
     if given and not flights:
-        raise typer.BadParameter("the option is only for --flights", param_hint=given[0])
+        raise typer.BadParameter("this option can be used only with --flights", param_hint=given[0])
     _require_packages(flights)
     end_on_signals()
     is_terminal = sys.stdout.isatty()

@@ -147,7 +147,9 @@ class Flight:
         save(readings["duckdb"].delays, counts["duckdb"], self.picture)
         self._say("picture", str(self.picture.absolute()))
         if not agree(len(flights.lines), flights.delays, counts, readings):
-            raise ClientError("the readers' counts or delays differ from the source")
+            raise ClientError(
+                "the flights that were read differ from the published flights, in their number or in their mean delays"
+            )
         return lines(self.broker.url, _TOPIC, path, value="")
 
     def _create(self, client: Client, flights: Flights) -> None:

@@ -53,7 +53,9 @@ def import_file(
         raise typer.BadParameter("give either FILE or --upload", param_hint="FILE")
     kind = _format(file, format)
     if envelope and kind != "ndjson":
-        raise typer.BadParameter(f"--envelope needs NDJSON, but the format is {kind}", param_hint="--envelope")
+        raise typer.BadParameter(
+            f"--envelope can be used only with NDJSON, but the format is {kind}", param_hint="--envelope"
+        )
     bare = kind == "ndjson" and not envelope
     if file is not None:
         regular_files([file], "FILE")

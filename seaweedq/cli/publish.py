@@ -343,10 +343,12 @@ def publish(
     )
     if count:
         if not file or file == "-":
-            raise typer.BadParameter("the option needs FILE, a message such as '{\"n\": {{n}}}'", param_hint="--count")
+            raise typer.BadParameter("--count needs a message as FILE, such as '{\"n\": {{n}}}'", param_hint="--count")
         if Path(file).is_file():
-            raise typer.BadParameter(f"{file!r} is a file, but --count repeats a message", param_hint="FILE")
-        _refuse({"--input-format": input_format}, "the option is only for files, but --count repeats a message")
+            raise typer.BadParameter(
+                f"--count repeats one message, but {file!r} is a file; give a message instead", param_hint="FILE"
+            )
+        _refuse({"--input-format": input_format}, "this option applies only to files, but --count repeats one message")
         message: bytes | None = fill(file, 1, as_text=(as_text := not is_json(file)))
     else:
         message, as_text = _message(file), False
@@ -357,10 +359,13 @@ def publish(
         )
     format = InputFormat(input_format) if input_format else format_of(path)
     if message and format is not InputFormat.NDJSON:
-        raise typer.BadParameter("the option is for files, but FILE is a message", param_hint="--input-format")
+        raise typer.BadParameter(
+            "this option applies only to files, but FILE is a message", param_hint="--input-format"
+        )
     if envelope and (format is not InputFormat.NDJSON or key_field):
         raise typer.BadParameter(
-            "--envelope needs NDJSON, and cannot be combined with --key-field, because each message has its own key",
+            "--envelope can be used only with NDJSON and without --key-field, because with "
+            "--envelope each line states its own key",
             param_hint="--envelope",
         )
     if message is None and path is None and sys.stdin.isatty():

@@ -110,7 +110,8 @@ def envelope(line: msgspec.Raw) -> dict[str, Any]:
     found = _decode(_value, line)
     if not isinstance(found, dict) or "value" not in found or not found.keys() <= _ENVELOPE:
         raise BadRecord(
-            f"not a message: the line must be an object with value, and only {', '.join(sorted(_ENVELOPE))}"
+            "the line is not a message: it must be an object with the field value and no fields "
+            f"other than {', '.join(sorted(_ENVELOPE))}"
         )
     if isinstance(lifetime := found.get("expires_in_s"), str):
         try:
@@ -126,7 +127,7 @@ def key_of(record: Any, field: str) -> str | None:
     found = _decode(_value, record) if isinstance(record, msgspec.Raw) else record
     key = found.get(field) if isinstance(found, dict) else None
     if isinstance(key, dict | list):
-        raise BadRecord(f"{field} is an object or an array, which cannot be a key")
+        raise BadRecord(f"the field {field} is an object or an array, which cannot be a key")
     return key if key is None or isinstance(key, str) else msgspec.json.encode(key).decode()
 
 
@@ -201,16 +202,16 @@ def _rows_of_csv(file: BinaryIO, malformed: deque[tuple[int, BadRecord]]) -> Ite
     except pa.ArrowInvalid as error:
         if quotes.open and "straddling" in str(error):  # pyarrow's word for a row of several blocks
             where = f"row {count + 1}" if count else "the header or in row 1"
-            raise _not_closed(f"{where} is not closed within 1 MiB") from error
+            raise _not_closed(f"a quote in {where} is not closed within 1 MiB") from error
         if not quotes.open or count:
             raise
     if quotes.open:
-        raise _not_closed(f"{f'row {count}' if count else 'the header'} is not closed")
+        raise _not_closed(f"a quote in {f'row {count}' if count else 'the header'} is not closed")
     yield from last
 
 
-def _not_closed(where: str) -> UnreadableBody:
-    return UnreadableBody(f"the file cannot be read as csv: the quote in {where}")
+def _not_closed(what: str) -> UnreadableBody:
+    return UnreadableBody(f"the file cannot be read as csv: {what}")
 
 
 def _rows_of(batch: "pa.RecordBatch") -> list[Any]:
@@ -221,9 +222,9 @@ def _rows_of(batch: "pa.RecordBatch") -> list[Any]:
     try:
         names = batch.schema.names
     except UnicodeDecodeError:
-        raise UnreadableBody("the name of a column is not UTF-8") from None
+        raise UnreadableBody("a column name is not valid UTF-8") from None
     if twice := sorted({name for name in names if names.count(name) > 1}):  # a value can have only one of them
-        raise UnreadableBody(f"the file has several columns with the name {twice[0]!r}; column names must be unique")
+        raise UnreadableBody(f"several columns have the name {twice[0]!r}; column names must be unique")
     wrong = [name for name, column in zip(names, batch.columns, strict=True) if not _is_utf_8(column)]
     for name in wrong:
         place = names.index(name)

@@ -56,7 +56,7 @@ def _json_object(text: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise typer.BadParameter('it must be a JSON object, such as {"key": "..."}')
+        raise typer.BadParameter('the value must be a JSON object, such as {"key": "..."}')
     return found
 
 

@@ -269,14 +269,16 @@ def _format(named: str | None, file: Path | None, watch: bool) -> str:
     suffix = file.suffix.lstrip(".").lower().replace("ndjson", "json") if file else TABLE
     kind = named or suffix
     if file and kind not in FILES:
-        raise typer.BadParameter(f"a file must be {', '.join(FILES)}, not {kind!r}", param_hint="--output")
+        raise typer.BadParameter(
+            f"the format of the output file must be one of {', '.join(FILES)}, not {kind!r}", param_hint="--output"
+        )
     if file and not file.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {file.parent}", param_hint="--output-file")
     if watch and (kind not in (TABLE, WIDE) or file):
         raise typer.BadParameter("--watch shows a table", param_hint="--watch")
     if kind == "parquet" and not file and sys.stdout.isatty():
         raise typer.BadParameter(
-            "a terminal cannot show Parquet; give a file with --output-file", param_hint="--output"
+            "a terminal cannot show Parquet; write to a file with --output-file", param_hint="--output"
         )
     return kind
 
@@ -297,7 +299,7 @@ def _repeated(database: Database, statement: str, act: Any) -> None:
                     raise TopicNotFound(text + unquoted(statement)) from None
                 raise refused(error, statement) from None
             if not left:
-                raise FileMissing(f"not all Parquet files are visible from this machine: {reason}") from None
+                raise FileMissing(f"this machine cannot read all of the Parquet files: {reason}") from None
 
 
 def _once(database: Database, statement: str, kind: str, file: Path | None, rows: int) -> None:

@@ -120,7 +120,7 @@ class Database:
         except duckdb.Error as error:
             raise refused(error, text) from None
         if len(found) != 1:
-            raise InvalidRequest(f"the text has {len(found)} statements; give exactly one")
+            raise InvalidRequest(f"the SQL text has {len(found)} statements; give exactly one statement")
         return str(found[0].query).strip().rstrip(";")
 
     def planned(self, statement: str) -> "list[TableRead]":
@@ -282,7 +282,10 @@ def _distinct(topics: Sequence[str]) -> list[str]:
     for topic in topics:
         other = by_name.setdefault(topic.lower(), topic)
         if other != topic:
-            raise InvalidRequest(f"SQL cannot tell topics {other!r} and {topic!r} apart: name only one of them")
+            raise InvalidRequest(
+                f"SQL ignores case, so it cannot distinguish the topics {other!r} and {topic!r}; use "
+                "only one of these topics"
+            )
     return list(by_name.values())
 
 

@@ -337,7 +337,9 @@ def _offsets(texts: list[str]) -> dict[int, int]:
     pairs = [_offset(text) for text in texts]
     twice = [segment for segment, count in Counter(segment for segment, _ in pairs).items() if count > 1]
     if twice:
-        raise typer.BadParameter(f"segment {twice[0]} is given more than once", param_hint="--offset")
+        raise typer.BadParameter(
+            f"segment {twice[0]} is given more than once; give each segment once", param_hint="--offset"
+        )
     return dict(pairs)
 
 

@@ -201,7 +201,9 @@ class Broker:
             reply = check(self._transport.run(_answer(request)))
             after = int(reply.headers["next-offset"])
             if not start < after <= end:
-                raise Damaged(f"the broker was asked for offsets {start} to {end - 1}, but continues at {after}")
+                raise Damaged(
+                    f"the broker was asked for offsets {start} to {end - 1}, but its answer continues at offset {after}"
+                )
             yield start, after, pa.ipc.open_stream(reply.body).read_all()
             start = after
 
@@ -251,7 +253,9 @@ class Audit:
             store = open_store(settings, SystemIds())
             cluster, names, self.payloads.listed = asyncio.run(_names(store, self._topic))
             if expected not in (None, cluster):
-                raise ClientError(f"the store belongs to cluster {cluster}, but the broker to cluster {expected}")
+                raise ClientError(
+                    f"the store belongs to cluster {cluster}, but the broker belongs to cluster {expected}"
+                )
             after = broker.bounds() if broker else {}
             listing = Listing.from_names(self._topic, names)
             if broker is None and not names:
@@ -374,7 +378,7 @@ async def _names(store: OpenStore, topic: str) -> tuple[str, list[str], list[str
             names += page
         payloads = await payload_names(store, topic)
     except FileNotFoundError:
-        raise ClientError(f"this is not a store: {NAME} does not exist") from None
+        raise ClientError(f"this is not a store of seaweedq: it has no file {NAME}") from None
     finally:
         await store.close()
     return cluster, names, payloads

@@ -46,7 +46,7 @@ class Source:
             self._file.seek(start)
             data = self._file.read(size)
         if len(data) != size:
-            raise UploadMismatch(f"the file changed during the upload: it no longer has its {self.size} bytes")
+            raise UploadMismatch(f"the file changed during the upload: its size is no longer {self.size} bytes")
         return data
 
     def digest(self) -> str:

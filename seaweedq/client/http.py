@@ -54,7 +54,7 @@ class Credentials:
             named = TOKEN
             token, token_file = environment.get(TOKEN) or None, environment.get(TOKEN_FILE) or None
         if token is not None and not _TOKEN.fullmatch(token):
-            raise InvalidToken(f"{named} has a blank or another character that is not valid in a token")
+            raise InvalidToken(f"{named} contains a blank or another character that is not valid in a token")
         self._token = token
         self._file = Path(token_file) if token is None and token_file is not None else None
         self._seen: tuple[int, int, int] | None = None
@@ -91,7 +91,7 @@ class Credentials:
             except (OSError, ValueError) as error:
                 raise ClientError(f"the token file {str(file)!r} cannot be read: {type(error).__name__}") from None
             if not _TOKEN.fullmatch(text or ""):
-                raise ClientError(f"the token file {str(file)!r} holds no token")
+                raise ClientError(f"the token file {str(file)!r} contains no token")
             self._token, self._seen = text, seen
         return {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
 
@@ -118,12 +118,12 @@ class SecretUrl(httpx.URL):
 def check_options(timeout_s: float, headers: Mapping[str, str] | None) -> None:
     """Raises ValueError for a timeout that no answer could meet, and for invalid HTTP headers."""
     if not 0 < timeout_s < inf:
-        raise ValueError(f"timeout_s={timeout_s} is not a number of seconds above 0")
+        raise ValueError(f"timeout_s={timeout_s} must be a number of seconds above 0")
     for name, value in (headers or {}).items():
         if not _HEADER_NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is not the name of an HTTP header")
+            raise ValueError(f"{name!r} is not a valid name of an HTTP header")
         if _CONTROL.search(value):
-            raise ValueError(f"the value of header {name!r} has a line break or another control character")
+            raise ValueError(f"the value of header {name!r} contains a line break or another control character")
 
 
 def build(

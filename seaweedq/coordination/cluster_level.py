@@ -71,9 +71,9 @@ def check_level(level: int) -> None:
     """Raises LevelMismatch unless this version reads the level."""
     if not levels.LOWEST <= level <= levels.HIGHEST:
         raise LevelMismatch(
-            f"the cluster has level {level}, but this version of seaweedq, {levels.VERSION}, can read only levels "
-            f"{levels.LOWEST} to {levels.HIGHEST}: start a version that can read level {level} "
-            "(docs/operate/upgrading.md)",
+            f"the cluster has format level {level}, but this version of seaweedq, "
+            f"{levels.VERSION}, can read only levels {levels.LOWEST} to {levels.HIGHEST}; start a "
+            f"version that can read level {level} (docs/operate/upgrading.md)",
             level=level,
             lowest=levels.LOWEST,
             highest=levels.HIGHEST,
@@ -148,8 +148,8 @@ class ClusterLevel:
         known = read_cluster(there)
         if (known.record.generation, known.record.nonce, known.record.state) != (generation, nonce, "serving"):
             raise UnfitStore(
-                f"coordination has generation {known.record.generation}, which is {known.record.state}, but this "
-                f"broker started in generation {generation}"
+                f"coordination is now in generation {known.record.generation}, which is "
+                f"{known.record.state}, but this broker started in generation {generation}"
             )
         return [Compare(there.key, known.revision)]
 

@@ -182,7 +182,8 @@ class Watch:
             self._refused = False
             if answer.header.revision < self._revision:
                 raise WatchLost(
-                    f"etcd went back from revision {self._revision} to {answer.header.revision} (restored?)"
+                    f"etcd's revision went back from {self._revision} to {answer.header.revision}; etcd "
+                    "was perhaps restored from a backup"
                 )
         elif answer.events:
             self._revision = answer.events[-1].kv.mod_revision
@@ -201,10 +202,11 @@ class Watch:
         """Raises unless a new token may help; older etcds report a stale token as a lack of permission."""
         if answer.compact_revision:
             raise WatchLost(
-                f"etcd has compacted the changes after revision {self._revision}, up to {answer.compact_revision}"
+                f"the changes after revision {self._revision} can no longer be read, because etcd has "
+                f"compacted all changes up to revision {answer.compact_revision}"
             )
         if self._refused:
-            raise unavailable(f"etcd at {endpoint.address} ended the watch: {answer.cancel_reason}")
+            raise unavailable(f"etcd at {endpoint.address} canceled the watch: {answer.cancel_reason}")
         self._refused = True
         self._transport.refresh(self._metadata)
 

@@ -57,8 +57,8 @@ def load_messages() -> Any:
     before."""
     if CHOOSER in sys.modules and (chosen := sys.modules[CHOOSER].Type()) != "python":
         raise ImportError(
-            f"protobuf was imported with its implementation {chosen!r} before coordination on etcd could choose "
-            f"'python': set {CHOICE}=python in the environment of this process"
+            f"protobuf was already imported with its implementation {chosen!r}, but coordination "
+            f"on etcd needs 'python'; set {CHOICE}=python in the environment of this process"
         )
     before = os.environ.get(CHOICE)
     os.environ[CHOICE] = "python"
@@ -151,7 +151,7 @@ class Transport:
 
     def __init__(self, access: Access, timeout_s: float) -> None:
         if not access.endpoints:
-            raise ValueError("coordination on etcd needs at least one endpoint, host:port")
+            raise ValueError("coordination on etcd needs at least one endpoint of the form host:port")
         credentials = access.credentials()
         self._access = access
         self._timeout_s = timeout_s

@@ -97,7 +97,7 @@ class KeyKind(Generic[T]):
         key."""
         fields = self.pattern.split("{")
         if 0 < len(parts) >= len(fields) - 1:
-            raise ValueError(f"{parts} name a whole key {self.pattern}, not a prefix")
+            raise ValueError(f"{parts} are all parts of a key {self.pattern}; a prefix must have fewer parts")
         return self._fill("{".join(fields[: len(parts) + 1]), parts)
 
     def parse(self, key: str) -> tuple[Any, ...]:

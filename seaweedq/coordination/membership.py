@@ -104,7 +104,7 @@ class Renewals:
         if self._logged_s is not None and now_s - self._logged_s < LOG_S:
             return
         count, self._logged, self._logged_s = self.missed - self._logged, self.missed, now_s
-        logger.warning("%d renewals of the lease of %s were missed; the last one: %s", count, self._holder, why)
+        logger.warning("%d renewals of the lease of broker %s failed; the last error: %s", count, self._holder, why)
 
 
 class BackgroundWork(Protocol):
@@ -230,8 +230,8 @@ class Membership:
         self._held = self._held.replace(lease_s=grant.ttl_s)
         if grant.ttl_s > asked_s:
             logger.warning(
-                "coordination grants leases of %g s, not of %g s (lease_s): the death of a broker is noticed that "
-                "much later",
+                "coordination grants leases of %g s instead of lease_s=%g s, so other brokers notice "
+                "the death of this broker later",
                 grant.ttl_s,
                 asked_s,
             )
@@ -244,7 +244,9 @@ class Membership:
             if revision is not None:
                 self._held = self._held.stored(revision)
                 return
-        raise CoordinationUnavailable(f"the lease of {self.broker} expired before its membership key was written")
+        raise CoordinationUnavailable(
+            f"the lease of broker {self.broker} expired before the broker could join the cluster"
+        )
 
     def _begin_renewing(self) -> None:
         self._renewals = Renewals(self._clock, self.broker, self._lease_s, self.renew)
@@ -334,7 +336,7 @@ class Membership:
         try:
             await self._renewals.run(self._home_stands_still)
         except Exception:
-            logger.exception("can no longer renew the lease of %s", self.broker)
+            logger.exception("can no longer renew the lease of broker %s", self.broker)
             self._end()
         if self._home is None:
             self._on_lost()
@@ -351,7 +353,9 @@ class Membership:
             self._home.call_soon_threadsafe(self._see_home)
         still = self._clock.monotonic_s() - self._home_seen_s > STALL_LEASES * self._lease_s
         if still:
-            logger.error("the event loop of %s does not run; its lease is no longer renewed", self.broker)
+            logger.error(
+                "the event loop of broker %s is blocked, so the broker's lease is no longer renewed", self.broker
+            )
         return still
 
     def _see_home(self) -> None:

@@ -70,7 +70,10 @@ class MemoryEngine:
         self._end_leases()
         oldest = self._revision - len(self._log)
         if revision < oldest:
-            raise WatchLost(f"the changes after revision {revision} were removed, up to {oldest}")
+            raise WatchLost(
+                f"the changes after revision {revision} can no longer be read, because all changes up "
+                f"to revision {oldest} were removed"
+            )
         later = islice(self._log, revision - oldest, None)
         found = tuple(change for changes in later for change in changes if change.key.startswith(prefix))
         return Changes(found, max(revision, self._revision), more=False)

@@ -61,7 +61,7 @@ def unpack_cursor(record: CursorRecord) -> CursorRecord:
     try:
         found = _CURSOR.decode(zlib.decompress(b64decode(record.packed, validate=True)))
     except (zlib.error, msgspec.DecodeError) as error:
-        raise ValueError(f"its packed acks cannot be read: {error}") from error
+        raise ValueError(f"the packed acks of the cursor cannot be read: {error}") from error
     bits = np.unpackbits(np.frombuffer(found.acked, np.uint8)).astype(np.int8)
     edges = np.flatnonzero(np.diff(bits, prepend=0, append=0)) + record.acked_to
     offsets = np.frombuffer(found.offsets, "<u4").astype(np.int64) + record.acked_to

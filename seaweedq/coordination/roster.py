@@ -82,13 +82,13 @@ class Roster:
     def check_alive(self, broker: str | None) -> None:
         """Raises Unavailable if the broker's key was not there when last seen."""
         if not self.alive(broker):
-            raise Unavailable(f"broker {broker} died before it answered")
+            raise Unavailable(f"broker {broker} died before it answered the request")
 
     def check_journal(self, broker: str | None) -> None:
         """Raises NeedsNewerBroker if the broker is dead, and no living one reads its journal."""
         found = self.journals.get(broker or "")
         if found and found.record.needs_newer and not self.alive(broker):
-            raise needs_newer(f"no running broker can read the journal of broker {broker}, which is no longer running")
+            raise needs_newer(f"broker {broker} is no longer running, and no running broker can read its journal")
 
     def url(self, broker: str | None) -> str | None:
         """Returns the URL of a living broker."""
@@ -128,8 +128,8 @@ class Roster:
         self.strange[broker] = known
         if not was_strange:
             logger.warning(
-                "the record of broker %s does not prove that the broker knows cluster_secret: this broker neither "
-                "calls it nor names it to clients",
+                "the record of broker %s does not prove that the broker knows cluster_secret, so "
+                "this broker neither calls that broker nor names it to clients",
                 broker,
             )
 

@@ -101,7 +101,10 @@ class Database:
             newest = _revision(db)
             oldest = _one(db, "SELECT coalesce(min(revision), 1) FROM log") - 1
             if revision < oldest:
-                raise WatchLost(f"the changes after revision {revision} were removed, up to {oldest}")
+                raise WatchLost(
+                    f"the changes after revision {revision} can no longer be read, because all changes up "
+                    f"to revision {oldest} were removed"
+                )
             until = max(revision, min(newest, revision + WATCHED_AT_ONCE))
             rows = db.execute(
                 "SELECT key, value, revision FROM log"
@@ -154,7 +157,7 @@ class Database:
             yield
         except sqlite3.OperationalError as error:
             raise CoordinationUnavailable(
-                "coordination (SQLite) does not answer; the broker's log has the reason",
+                "coordination (SQLite) does not answer; see the broker's log for the reason",
                 inside=f"{self._path}: {error}",
             ) from error
         except sqlite3.DatabaseError as error:
@@ -215,7 +218,9 @@ def _keep_private(path: Path) -> None:
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
     found = _one(db, "PRAGMA user_version")
     if not 0 <= found <= FILE.newest:
-        raise UnfitStore(f"{path} has format {found}; this program knows only format {FILE.newest}", found=found)
+        raise UnfitStore(
+            f"{path} has the file format {found}, but this program can read only format {FILE.newest}", found=found
+        )
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
     db.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")

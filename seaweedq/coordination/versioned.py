@@ -151,12 +151,14 @@ class UnreadableRecords:
         """Logs a record that is met for the first time. `read` adds or forgets it again."""
         if found.key not in self._met:
             self._met[found.key] = kind, read
-            logger.error("this broker cannot read the record %s, and leaves it untouched: %s", found.key, found.why)
+            logger.error(
+                "this broker cannot read the record %s, and does not change that record: %s", found.key, found.why
+            )
 
     def forget(self, key: str) -> None:
         """Forgets a record that can be read, or is gone."""
         if self._met.pop(key, None):
-            logger.info("the record %s can be read again, or is gone", key)
+            logger.info("the record %s can be read again, or was deleted", key)
 
     def has(self, keys: Iterable[str]) -> bool:
         """Tells whether all of these records were unreadable when they were last read."""

@@ -58,7 +58,10 @@ class View:
                 # Not a task group: it swallows the cancellation of a caller whose child fails in the same step.
                 await gather_bounded(len(self._prefixes), partial(self._watch, revision), self._prefixes)
             except (WatchLost, CoordinationUnavailable):
-                logger.warning("the watch of %s was lost; reading all keys again", ", ".join(self._prefixes))
+                logger.warning(
+                    "the watch for changes of the keys %s was lost; reading all these keys again",
+                    ", ".join(self._prefixes),
+                )
                 revision = await self._load_again()
 
     def take(self, changes: Sequence[Change]) -> None:

@@ -95,7 +95,9 @@ class _UnknownJournal:
         self._kind = kind
 
     async def fence(self) -> None:
-        raise needs_newer(f"the journal of {self._broker} has the kind {self._kind!r}, which this broker does not know")
+        raise needs_newer(
+            f"the journal of broker {self._broker} is of the kind {self._kind!r}, which this broker does not know"
+        )
 
     async def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
         raise AssertionError("the journal was not fenced")

@@ -170,7 +170,7 @@ class Disk:
         while left:
             taken = self.write(fd, list(islice(left, _IOV_MAX)))
             if not taken:
-                raise OSError(f"a write of {left[0].nbytes} bytes wrote nothing")
+                raise OSError(f"the disk accepted no byte of a write of {left[0].nbytes} bytes")
             while left and taken >= left[0].nbytes:
                 taken -= left.popleft().nbytes
             if taken:

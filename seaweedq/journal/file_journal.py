@@ -281,7 +281,7 @@ class FileJournal:
                 self._disk.sync_folder(self._folder)
                 self._finished.popleft()
         except OSError as error:
-            log.warning("journal %s: a file could not be removed, and will be retried: %s", self._folder, error)
+            log.warning("a file of journal %s could not be removed; trying again later: %s", self._folder, error)
 
 
 def _unavailable(error: OSError) -> JournalUnavailable:

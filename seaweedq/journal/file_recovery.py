@@ -66,7 +66,7 @@ class PlaceLock:
 
     def _check(self) -> None:
         if known_id(self._lock.folder, self._disk) != self._place:
-            raise OSError("the journal is in another folder, or on another machine")
+            raise OSError("the journal is in a folder that this broker cannot reach, or on another machine")
 
 
 class DeadFileJournal:
@@ -115,7 +115,9 @@ class DeadFileJournal:
             self._worker.shutdown(wait=False)  # it still does what was begun
             if released and (await asyncio.wait(map(asyncio.wrap_future, released), timeout=CLOSE_S))[1]:
                 logger.warning(
-                    "the disk of %s does not respond; its lock is released as soon as the disk responds", self._folder
+                    "the disk of the folder %s does not respond; the folder's lock is released as soon "
+                    "as the disk responds",
+                    self._folder,
                 )
 
     async def _run(self, work: Callable[[], T]) -> T:

@@ -50,7 +50,11 @@ class PackedCommit:
         (body,) = self.body
         found = unpack(memoryview(self.index), memoryview(body))
         if found is None:
-            raise JournalDamaged(f"holding {holding} has other bytes than were sent", path=holding, position=0)
+            raise JournalDamaged(
+                f"the stored copy {holding} of another broker's journal has different bytes than were sent",
+                path=holding,
+                position=0,
+            )
         return found
 
 
@@ -115,7 +119,7 @@ def decode_hold(data: bytes) -> tuple[HoldHeader, list[PackedCommit]]:
     try:
         header = _HEADER.decode(view[_LENGTH : _LENGTH + length])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreadableBody(f"the body brings no commits: {error}") from error
+        raise UnreadableBody(f"the body contains no valid commits: {error}") from error
     at, commits = _LENGTH + padded(length), []
     for index_length, body_length in header.sizes:
         body_at = at + padded(index_length)
@@ -123,7 +127,7 @@ def decode_hold(data: bytes) -> tuple[HoldHeader, list[PackedCommit]]:
         commits.append(PackedCommit(index, (body,), index_length + body_length))
         at = body_at + body_length
     if at != len(view):
-        raise UnreadableBody("the body has other commits than its header says")
+        raise UnreadableBody("the sizes of the commits in the body differ from the sizes in its header")
     return header, commits
 
 

@@ -46,7 +46,7 @@ class MemoryJournal:
         finally:
             self._appending = False
         if self.is_fenced:
-            raise Fenced("the journal was fenced by a recovery")
+            raise Fenced("a recovery has fenced the journal")
         number, self._next = self._next, self._next + 1
         self.commits.append(Commit(number, tuple(frames)))
         self.unreleased_bytes += _size(frames)

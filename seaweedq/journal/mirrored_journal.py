@@ -436,7 +436,7 @@ class MirroredJournal:
             is_again = before is not None and now_s < before.at_s + LAST_BAN_S
             pause_s = min(2 * before.pause_s, LAST_BAN_S) if before and is_again else FIRST_BAN_S
             self._bans[one.broker] = _Ban(now_s + pause_s, pause_s)
-            logger.warning("%s is no mirror of this broker's journal any more: %s", one.broker, one.trouble)
+            logger.warning("broker %s is no longer a mirror of this broker's journal: %s", one.broker, one.trouble)
         if one.task:
             one.task.cancel()
         if one.holding:
@@ -463,7 +463,9 @@ class MirroredJournal:
         before, self._members, self._asked = self._members, target, None
         self._joining = [one for one in self._joining if one not in target]
         self._changed_s = self._clock.monotonic_s()
-        logger.info("the mirrors of this broker's journal are now %s", [one.broker for one in target] or "none")
+        logger.info(
+            "this broker's journal is now mirrored by these brokers: %s", [one.broker for one in target] or "none"
+        )
         for one in before:
             if one not in target:
                 self._part(one)
@@ -477,7 +479,7 @@ class MirroredJournal:
             if self._journal_key is None:
                 there, of_journal = await coordination.get(key), await coordination.get(keys.JOURNALS.key(self._broker))
                 if there is None or of_journal is None or keys.MIRRORS.require(there).record.state != "open":
-                    raise Fenced(f"the journal of {self._broker} was recovered")
+                    raise Fenced(f"the journal of broker {self._broker} was recovered by another broker")
                 self._revision, self._journal_key = there.revision, Compare(of_journal.key, of_journal.revision)
             reach("mirrors.change")
             put = Put(key, keys.MIRRORS.encode(wanted))
@@ -486,11 +488,16 @@ class MirroredJournal:
                 there = await coordination.get(key)
                 known = keys.MIRRORS.read(there) if there else None
                 if there is None or known is None or isinstance(known, Unreadable) or known.record != wanted.record:
-                    raise Fenced(f"a recovery of the journal of {self._broker} has closed its set of mirrors")
+                    raise Fenced(
+                        f"a recovery of the journal of broker {self._broker} has closed the journal's set of mirrors"
+                    )
                 revision = there.revision
             reach("mirrors.changed")
         except CoordinationUnavailable as error:
-            logger.warning("the outcome of a change of the mirrors is unknown, asking again: %s", error)
+            logger.warning(
+                "it is unknown whether a change of the journal's mirrors took effect; asking coordination again: %s",
+                error,
+            )
             return False
         self._revision = revision
         return True

@@ -111,7 +111,9 @@ class DeadMirroredJournal:
         while True:
             there = await self._mirrors.coordination.get(key)
             if there is None:
-                raise JournalUnreachable("its mirrors are not known: coordination has lost the key of its set")
+                raise JournalUnreachable(
+                    "the mirrors of the journal are unknown, because coordination has lost the key that names them"
+                )
             held = keys.MIRRORS.require(there)
             if held.record.state != "open":
                 return held
@@ -133,7 +135,11 @@ class DeadMirroredJournal:
             return decided.stored(revision)
         there = await self._mirrors.coordination.get(key)
         if there is None:
-            raise JournalDamaged(f"the set of mirrors of {self._broker} has gone", path=key, position=0)
+            raise JournalDamaged(
+                f"coordination has lost the key that names the mirrors of the journal of broker {self._broker}",
+                path=key,
+                position=0,
+            )
         return keys.MIRRORS.require(there)
 
     async def _copy_one(self, record: MirrorsRecord) -> tuple[str, int]:
@@ -146,7 +152,7 @@ class DeadMirroredJournal:
             try:
                 return await self._copy_from(at)
             except LookupError as error:
-                logger.warning("holding %s at %s cannot be read: %s", chosen.holding, at.broker, error)
+                logger.warning("journal copy %s at broker %s cannot be read: %s", chosen.holding, at.broker, error)
                 silent.append(at.broker)
                 found.remove(at)
         if members:
@@ -180,7 +186,7 @@ class DeadMirroredJournal:
         except (Unavailable, UnreadableBody, JournalDamaged) as error:
             raise LookupError(str(error)) from error
         if not found or found[-1].number < first:
-            raise LookupError("its mirror does not know it any more")
+            raise LookupError("the mirror no longer has this part of the journal")
         return found
 
     async def _behind_slots(self) -> int:

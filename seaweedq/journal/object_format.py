@@ -273,7 +273,7 @@ def _decode_header(view: memoryview, name: str) -> _Head:
     except (struct.error, UnicodeDecodeError) as error:
         raise _damaged(name, "has a bad header") from error
     if kind not in set(SlotKind):
-        raise needs_newer(f"{name} is a slot with the unknown kind {kind}")
+        raise needs_newer(f"the journal object {name} is of the unknown kind {kind}")
     mine = slot_name(broker, number)
     if mine != name:
         raise _damaged(name, f"states the name {mine}")
@@ -327,7 +327,7 @@ async def list_journal(store: ObjectStore, broker: str) -> ListedJournal:
     is_done = numbers.pop(done_name(broker), 0) is None
     if strange := [name for name, number in numbers.items() if number is None]:
         logger.warning(
-            "%d objects in %s are not slots of a journal: %s", len(strange), journal_folder(broker), strange[:NAMED]
+            "%d objects in %s are not objects of a journal: %s", len(strange), journal_folder(broker), strange[:NAMED]
         )
     return ListedJournal(sorted(number for number in numbers.values() if number is not None), is_done)
 

@@ -101,7 +101,7 @@ class SlotWriter:
                 await self._check_mine(header)
         except StoreUnavailable as error:
             self.failing = error
-            logger.warning("%s is not stored yet; retrying: %s", name, error)
+            logger.warning("the journal object %s is not stored yet; retrying: %s", name, error)
             return False
         self.failing = None
         return True
@@ -141,9 +141,11 @@ class SlotWriter:
         except NeedsNewerBroker:
             nonce = ""  # of a later version, so it is not mine
         except (FileNotFoundError, JournalDamaged) as error:
-            raise StoreUnavailable(f"{name} exists but cannot be read, so its writer is unknown") from error
+            raise StoreUnavailable(
+                f"the journal object {name} exists but cannot be read, so it is unknown which broker wrote it"
+            ) from error
         if nonce != header.nonce:
-            raise Fenced(f"{name} was taken by a recovery of this broker's journal")
+            raise Fenced(f"a recovery of this broker's journal has written {name}")
 
 
 @dataclass(eq=False, slots=True)
@@ -348,5 +350,7 @@ class ObjectJournal:
                 self._oldest = end
         except StoreUnavailable as error:
             logger.warning(
-                "slots of %s could not be deleted, and will be retried: %s", journal_folder(self._broker), error
+                "objects of journal %s could not be deleted; trying again later: %s",
+                journal_folder(self._broker),
+                error,
             )

@@ -248,7 +248,7 @@ class _Scans:
             except FileNotFoundError:
                 continue
             return numbers
-        raise StoreUnavailable(f"{journal_folder(self._broker)} lists slots that do not exist")
+        raise StoreUnavailable(f"the store lists journal objects in {journal_folder(self._broker)} that do not exist")
 
     async def fences(self, numbers: Sequence[int]) -> list[int]:
         """Returns the fences among these slots. One far below the newest slot is searched for only if it is the last:
@@ -293,7 +293,9 @@ async def _read_rest(store: ObjectStore, name: str, beginning: bytes) -> Commit:
         beginning += await store.read(name, len(beginning), size)
     header, commit = await asyncio.to_thread(decode_slot, beginning, name)
     if header.kind is SlotKind.FENCE:
-        raise JournalDamaged(f"{name} is a fence, although the journal continues", path=name, position=0)
+        raise JournalDamaged(
+            f"{name} marks the end of the journal, although the journal continues", path=name, position=0
+        )
     return commit
 
 
@@ -356,7 +358,7 @@ async def newest_data(store: ObjectStore, broker: str, numbers: Sequence[int]) -
         except FileNotFoundError:  # its broker lives and goes on, or somebody removes it
             journal = await list_journal(store, broker)
             numbers = journal.slots if journal.is_needed else []
-    raise StoreUnavailable(f"{journal_folder(broker)} lists slots that do not exist")
+    raise StoreUnavailable(f"the store lists journal objects in {journal_folder(broker)} that do not exist")
 
 
 async def sweep(
@@ -399,9 +401,7 @@ async def _remove(store: ObjectStore, headers: SlotHeaders) -> int:
     except FileNotFoundError:  # another leader's sweep is at it
         return 0
     except (JournalDamaged, NeedsNewerBroker) as error:
-        logger.warning(
-            "%d objects of a journal that coordination does not know are kept: %s", len(journal.slots), error
-        )
+        logger.warning("keeping %d objects of a journal that coordination does not know: %s", len(journal.slots), error)
         return 0
     for batch in batches(journal.slots):
         reach("journals.sweep")
@@ -416,14 +416,19 @@ async def _end_if_empty(store: ObjectStore, headers: SlotHeaders, numbers: Seque
     newest, folder = await newest_data(store, headers.broker, numbers), journal_folder(headers.broker)
     if newest is not None and newest.seen.generation >= headers.seen()[0]:
         logger.warning(
-            "the journal %s has %d slots, but coordination does not know it; it may still be needed, so it is kept",
+            "keeping the journal %s with %d objects, because it may still be needed, although "
+            "coordination does not know it",
             folder,
             len(numbers),
         )
         return
     await fence(store, headers)
     await put_done(store, headers.broker)
-    logger.info("closed the journal %s, which no rebuild of coordination knew: it has no messages that count", folder)
+    logger.info(
+        "closed the journal %s, which coordination does not know, because it contains no "
+        "messages that are still needed",
+        folder,
+    )
 
 
 async def _is_old(store: ObjectStore, broker: str, numbers: list[int]) -> bool:
@@ -436,5 +441,7 @@ async def _is_old(store: ObjectStore, broker: str, numbers: list[int]) -> bool:
             return False
         headers = await asyncio.gather(*(read_header(store, broker, number) for number in batch))
         if any(header.broker != broker for header in headers):
-            raise JournalDamaged(f"{names[0]} and others are not slots of that broker", path=names[0], position=0)
+            raise JournalDamaged(
+                f"{names[0]} and other objects do not belong to the journal of that broker", path=names[0], position=0
+            )
     return True

@@ -119,7 +119,10 @@ def decode_ndjson(body: bytes, intake: Intake, bare: bool = False) -> pa.RecordB
     Raises InvalidRequest, InvalidMessages (index: the line, from 0), MessageTooLarge.
     """
     if bare and intake.layout.format is Format.BYTES:
-        raise InvalidRequest("bare lines are JSON values; a bytes topic needs messages with value_base64", field="bare")
+        raise InvalidRequest(
+            "bare lines are JSON values, which a bytes topic cannot store; send messages with value_base64",
+            field="bare",
+        )
     body = bytes(body).replace(b"\r\n", b"\n")
     with suppress(*envelopes.GIVEN_UP):  # as above
         return _bare_columns(body, intake) if bare else _line_columns(body, intake)
@@ -142,7 +145,7 @@ def _messages(body: bytes) -> list[Any]:
         if "messages" not in fields:
             return [body]
         if len(fields) > 1:
-            raise InvalidRequest("the body has `messages`, and must not have other fields", field="messages")
+            raise InvalidRequest("a body with the field `messages` must not have other fields", field="messages")
         return _raws.decode(fields["messages"])
     except msgspec.ValidationError as error:
         raise InvalidRequest(f'the body is neither a message nor {{"messages": [...]}}: {in_words(error)}') from None

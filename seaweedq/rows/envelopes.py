@@ -228,7 +228,9 @@ def _decoded(raw: Any, index: int, intake: Intake) -> Message | Single:
             )
             if given in fields and wanted not in fields:
                 python = "" if wanted == "value_base64" else " (in Python, text, a number, a list or a dict, not bytes)"
-                raise Refusal(f"a {intake.layout.format} topic takes `{wanted}`, not `{given}`{python}") from None
+                raise Refusal(
+                    f"messages of a {intake.layout.format} topic need the field `{wanted}`, not `{given}`{python}"
+                ) from None
             raise Refusal(in_words(error, _NAMES)) from None
         return _read_reference(raw, fields, index, intake)
 
@@ -238,9 +240,14 @@ def _read_reference(raw: Any, fields: Mapping[str, Any], index: int, intake: Int
     if bytes(fields["reference"]) == b"null":
         return read(msgspec.json.encode({name: fields[name] for name in fields if name != "reference"}), index, intake)
     if beside := fields.keys() & {"value", "value_base64"}:
-        raise Refusal(f"reference: the message also has {beside.pop()}; a message has either a value or a reference")
+        raise Refusal(
+            f"reference: the message also has {beside.pop()}; a message must have either a value "
+            "or a reference, not both"
+        )
     if intake.layout.format is Format.TYPED:
-        raise Refusal("reference: messages of a typed topic cannot have references; those of json and bytes topics can")
+        raise Refusal(
+            "reference: messages of a typed topic cannot have references, only messages of json and bytes topics"
+        )
     try:
         message = decode_reference(raw)
     except msgspec.DecodeError as error:

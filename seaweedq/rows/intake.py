@@ -113,4 +113,4 @@ def check_count(count: int) -> None:
     if count == 0:
         raise InvalidRequest("the request has no messages")
     if count > MAX_ROWS:
-        raise InvalidRequest(f"the request has {count} messages, more than {MAX_ROWS}", value=count, bound=MAX_ROWS)
+        raise InvalidRequest(f"the request has {count} messages; the limit is {MAX_ROWS}", value=count, bound=MAX_ROWS)

@@ -127,7 +127,11 @@ def _openers(data: Bytes, offsets: Offsets) -> "np.ndarray[Any, np.dtype[np.intp
 def check_key_field(layout: Layout, key_field: str) -> None:
     """Raises InvalidRequest unless messages of this layout can have their key in that field."""
     if layout.format is Format.BYTES:
-        raise InvalidRequest("the values of a bytes topic have no fields", field="key_field", value=key_field)
+        raise InvalidRequest(
+            "key_field cannot be set, because the values of a bytes topic have no fields",
+            field="key_field",
+            value=key_field,
+        )
     if layout.format is Format.JSON:
         if not key_field:
             raise InvalidRequest("key_field is empty", field="key_field", value=key_field)
@@ -163,7 +167,9 @@ def agree_on_key(explicit: str | None, field: str | None, key_field: str) -> str
     """Returns the key of a message that may have two. Raises ValueError if they differ."""
     if explicit is None or field is None or explicit == field:
         return field if explicit is None else explicit
-    raise ValueError(f"key {explicit[:64]!r} differs from the field {key_field!r}, {field[:64]!r}")
+    raise ValueError(
+        f"the message has the key {explicit[:64]!r}, but its key field {key_field!r} has the value {field[:64]!r}"
+    )
 
 
 def _key(raw: msgspec.Raw) -> str | None:
@@ -171,7 +177,7 @@ def _key(raw: msgspec.Raw) -> str | None:
     if text[:1] == b'"':
         return msgspec.json.decode(text, type=str)
     if text[:1] in (b"{", b"["):
-        raise ValueError("the key field is an object or an array")
+        raise ValueError("the key field contains an object or an array, which cannot be a key")
     return None if text == b"null" else text.decode()
 
 

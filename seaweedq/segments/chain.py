@@ -218,8 +218,9 @@ class Chain:
         self.first = page[0] if page else name
         if name is None and self.start.sequence:  # retention keeps the newest entry
             raise ChainDamaged(
-                f"{self.folder} has no files, although it should begin with file {self.start}: restore the files, "
-                "or, if coordination was restored from a backup, run `seaweedq cluster rebuild`",
+                f"{self.folder} has no files, although its first file should be number {self.start}; "
+                "restore the files, or run `seaweedq cluster rebuild` if coordination was restored "
+                "from a backup",
                 name=self.folder,
             )
         self._names = None
@@ -251,7 +252,7 @@ class Chain:
         require(name == self.next, "cannot append %s to %s, whose next file is %s", name, self.folder, self.next)
         if self.sealed:
             raise ChainDamaged(
-                f"{self.folder} is sealed at offset {self.end}: entry {self.next} cannot be appended", name=self.folder
+                f"{self.folder} was sealed at offset {self.end}, so file {self.next} cannot be added", name=self.folder
             )
         pauses = Pauses(self._store.worked, self._sleep, LAST_PAUSE_S)
         while True:
@@ -262,7 +263,7 @@ class Chain:
                 break
             except StoreUnavailable as error:
                 self.failing = error
-                logger.warning("cannot store %s%s yet, retrying: %s", self.folder, self.next, error)
+                logger.warning("cannot store %s%s yet; retrying: %s", self.folder, self.next, error)
                 await pauses.wait()
         self.failing = None
         self._store.worked.wake()
@@ -402,11 +403,13 @@ class Chain:
         try:
             there = await self.read(self.metadata, self.next)
         except (ChainDamaged, OSError) as error:
-            raise StoreUnavailable(f"{path} exists but cannot be read, so its writer is unknown") from error
+            raise StoreUnavailable(
+                f"the file {path} exists but cannot be read, so it is unknown which broker wrote it"
+            ) from error
         except NeedsNewerBroker as error:
-            raise Fenced(f"a newer broker wrote {path}: this broker no longer owns the segment") from error
+            raise Fenced(f"a newer broker wrote {path}, so this broker no longer owns the segment") from error
         if there.nonce != metadata.nonce:
-            raise Fenced(f"broker {there.broker} wrote {path}: this broker no longer owns the segment")
+            raise Fenced(f"broker {there.broker} wrote {path}, so this broker no longer owns the segment")
 
     async def _find_last(self, page: Sequence[EntryName], is_all: bool) -> EntryName | None:
         """Returns the last entry of the chain, given those of the first page."""
@@ -439,7 +442,8 @@ class Chain:
         for before, after in itertools.pairwise(names):
             if after.sequence != before.sequence + 1 or after.first_offset < before.first_offset:
                 raise ChainDamaged(
-                    f"{self.folder} has a gap or an overlap: {after} follows {before}", name=self.folder + str(after)
+                    f"the files in {self.folder} have a gap or an overlap: {after} follows {before}",
+                    name=self.folder + str(after),
                 )
         last_counts = self.last is not None and self.last.sequence >= self.start.sequence
         if self.last and last_counts and (not names or names[-1].sequence != self.last.sequence):

@@ -179,7 +179,7 @@ class EntryName(msgspec.Struct, frozen=True, order=True):
         """Parses the last part of an object's name. Raises ChainDamaged if it is not the name of an entry."""
         found = EntryName.from_object(name.rsplit("/", 1)[-1])
         if not found:
-            raise ChainDamaged(f"{name!r} is not the name of a chain entry", name=name)
+            raise ChainDamaged(f"{name!r} is not the name of a segment's file", name=name)
         return found
 
     @staticmethod
@@ -292,17 +292,17 @@ def open_entry(file: BinaryIO, name: str) -> tuple[pq.ParquetFile, EntryMetadata
         if parquet.schema_arrow.names[0] != OFFSET_FIELD.name:
             raise KeyError(OFFSET_FIELD.name)
     except (pa.ArrowException, OSError, LookupError, ValueError, msgspec.DecodeError) as error:
-        raise ChainDamaged(f"{name} cannot be read as a chain entry: {error}", name=name) from error
+        raise ChainDamaged(f"{name} cannot be read as a segment's file: {error}", name=name) from error
     if EntryName.parse(name) != EntryName(metadata.sequence, metadata.first_offset):
         raise ChainDamaged(
-            f"{name} has a different sequence and first offset in its metadata: {metadata.sequence} and "
-            f"{metadata.first_offset}",
+            f"the metadata of {name} does not match its name: the metadata has file number "
+            f"{metadata.sequence} and first offset {metadata.first_offset}",
             name=name,
         )
     if metadata.next_offset - metadata.first_offset != parquet.metadata.num_rows:
         raise ChainDamaged(
-            f"{name} states {metadata.next_offset - metadata.first_offset} rows in its metadata, but holds "
-            f"{parquet.metadata.num_rows}",
+            f"the metadata of {name} states {metadata.next_offset - metadata.first_offset} rows, "
+            f"but the file contains {parquet.metadata.num_rows}",
             name=name,
         )
     return parquet, metadata
@@ -312,7 +312,8 @@ def _decoded(stated: bytes, name: str) -> EntryMetadata:
     needs = _needs.decode(stated).needs_level  # first, since a later level may have other members
     if needs > levels.HIGHEST:
         raise needs_newer(
-            f"{name} needs a broker that can read level {needs}; this broker can read levels up to {levels.HIGHEST}"
+            f"{name} needs a broker that can read format level {needs}; this broker can read "
+            f"levels up to {levels.HIGHEST}"
         )
     return _metadata.decode(stated)
 

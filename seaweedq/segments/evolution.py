@@ -39,7 +39,7 @@ def next_version(stated: Any, before: pa.Schema) -> tuple[dict[str, Any], pa.Sch
     if found:
         shown = "; ".join(f"{one['field']!r}: {one['rule']}" for one in found[:_LIMIT])
         more = f"; and {len(found) - _LIMIT} more" if len(found) > _LIMIT else ""
-        raise SchemaIncompatible(f"the topic refuses this schema: {shown}{more}", differences=found)
+        raise SchemaIncompatible(f"this schema is not allowed for the topic: {shown}{more}", differences=found)
     return schema, after
 
 

@@ -119,7 +119,9 @@ def empty_entry_sequence(frame: Frame) -> int:
     try:
         return _empty_entry.decode(frame.payload).sequence
     except msgspec.DecodeError as error:
-        raise needs_newer(f"a mark of segment {frame.segment} of {frame.topic!r} cannot be read ({error})") from error
+        raise needs_newer(
+            f"a journal record of segment {frame.segment} of topic {frame.topic!r} cannot be read ({error})"
+        ) from error
 
 
 def terms_of(index: bytes | memoryview) -> dict[tuple[str, int], Term]:
@@ -138,13 +140,13 @@ def rows_of(frame: Frame, layout: Layout) -> pa.RecordBatch:
     JournalDamaged if they are not as many as the frame says, NeedsNewerBroker if this broker cannot read them."""
     where = f"a frame of segment {frame.segment} of {frame.topic!r} from offset {frame.first_offset}"
     if frame.columns >> len(OPTIONAL_FIELDS):
-        raise needs_newer(f"{where} has columns that this broker lacks")
+        raise needs_newer(f"{where} has columns that this broker does not know")
     try:
         rows = pa.ipc.read_record_batch(pa.py_buffer(frame.payload), layout.rows(frame.columns))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise needs_newer(f"{where} has rows that this broker cannot read ({error})") from error
     if rows.num_rows != frame.count:
-        raise JournalDamaged(f"{where} states {frame.count} rows but contains {rows.num_rows}")
+        raise JournalDamaged(f"{where} states {frame.count} rows, but contains {rows.num_rows} rows")
     return rows
 
 
@@ -198,7 +200,7 @@ def _headers_of(index: bytes | memoryview) -> list[_Header]:
     try:
         return _decoder.decode(index)
     except msgspec.DecodeError as error:
-        raise needs_newer(f"a frame of the journal has a form that this broker cannot read ({error})") from error
+        raise needs_newer(f"the journal contains a record that this broker cannot read ({error})") from error
 
 
 class Content(Protocol):

@@ -126,7 +126,9 @@ def _batch(metadata: bytes) -> int:
     none. Raises UnreadableBody, struct.error."""
     root = struct.unpack_from("<I", metadata)[0]
     if _scalar(metadata, root, _VERSION, "<h") != _V5:
-        raise UnreadableBody("the stream uses an Arrow format older than version 1.0; write it with a newer library")
+        raise UnreadableBody(
+            "the stream uses an Arrow format older than version 1.0; write the stream with a newer library"
+        )
     kind, header = _scalar(metadata, root, _HEADER_TYPE, "<B"), _child(metadata, root, _HEADER)
     if kind == _DICTIONARY_BATCH:
         return _child(metadata, header, _DICTIONARY_DATA)
@@ -150,10 +152,10 @@ def _batch_lengths(metadata: bytes, batch: int, body: pa.Buffer | None) -> list[
 def _decompressed(data: memoryview, offset: int, length: int) -> int:
     """Returns the length that a compressed buffer states at its beginning; -1 there means that it is not compressed."""
     if offset + 8 > len(data):
-        raise UnreadableBody("a buffer lies outside its message")
+        raise UnreadableBody("the stream is damaged: a buffer lies outside its message")
     stated: int = struct.unpack_from("<q", data, offset)[0]
     if stated < -1:
-        raise UnreadableBody("a compressed buffer has a negative length")
+        raise UnreadableBody("the stream is damaged: a compressed buffer has a negative length")
     return length if stated == -1 else stated
 
 

@@ -25,7 +25,9 @@ class KeyRange:
 
     def __post_init__(self) -> None:
         if not 0 <= self.low < self.high <= KEY_SPACE:
-            raise ValueError(f"[{self.low}, {self.high}) is not a key range within [0, {KEY_SPACE})")
+            raise ValueError(
+                f"[{self.low}, {self.high}) is not a valid key range; a key range lies within [0, {KEY_SPACE})"
+            )
 
     def __contains__(self, key_hash: int) -> bool:
         return self.low <= key_hash < self.high

@@ -117,7 +117,7 @@ class Layout:
             return rows
         there = rows.schema
         if (at := unheld(there, schema)) is not None:
-            raise NotReady(f"the field {at!r} is of a later version of the topic's schema; try again")
+            raise NotReady(f"the field {at!r} belongs to a newer version of the topic's schema; try again")
         queue = [rows.column(field.name) for field in schema if field.name.startswith("_")]
         return pa.RecordBatch.from_arrays([*queue, *self.values_of(rows)], schema=schema)
 

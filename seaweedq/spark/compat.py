@@ -51,13 +51,14 @@ def check_columns(schema: pa.Schema, wanted: pa.Schema) -> None:
             wider = column.type.scale >= own.scale and more >= own.precision - own.scale
         if own != column.type and not wider:
             raise ValueError(
-                f"column {column.name!r} is {own}; it can be read as that or a wider type, not {column.type}"
+                f"column {column.name!r} has the type {own}; it can be read with this type or a wider "
+                f"type, but not as {column.type}"
             )
 
 
 def _check_names(schema: pa.Schema, names: Sequence[str]) -> None:
     if unknown := [name for name in names if name not in schema.names]:
-        raise ValueError(f"the topic has no columns {unknown}; it has {schema.names}")
+        raise ValueError(f"the topic has no columns {unknown}; its columns are {schema.names}")
 
 
 OLDEST = (4, 0)

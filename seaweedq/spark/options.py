@@ -99,7 +99,7 @@ class Options:
         """Raises ValueError if an option was given that makes no sense for this kind of query."""
         for name in refused:
             if name in self.given:
-                raise ValueError(f"the option {name} is not for {of}")
+                raise ValueError(f"the option {name} cannot be used for {of}")
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,8 @@ class WriteOptions:
         invalid: str | None = given.get("invalidRows", FAIL)
         if invalid == given["topic"]:
             raise ValueError(
-                f"invalidRows is {invalid!r}, the topic that the rows are for; it must be {FAIL!r} or another topic"
+                f"invalidRows is {invalid!r}, which is also the topic to which the valid rows are "
+                f"written; it must be {FAIL!r} or another topic"
             )
         return WriteOptions(
             _url(given),
@@ -152,16 +153,16 @@ def _write_name(given: Mapping[str, str]) -> tuple[str | None, int]:
     writer, number = given.get("writeId"), given.get("writeNumber")
     if (writer is None) != (number is None):
         there, missing = ("writeId", "writeNumber") if number is None else ("writeNumber", "writeId")
-        raise ValueError(f"the option {there} is set, but {missing} is not; a write needs both or neither")
+        raise ValueError(f"the option {there} is set, but {missing} is not; a write needs both options or neither")
     if writer is None or number is None:
         return None, 0
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,128}", writer) or writer.startswith(OWN_WRITERS):
         raise ValueError(
-            f"writeId is {writer!r}; it must be 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', and must not begin with "
-            f"{' or '.join(map(repr, OWN_WRITERS))}"
+            f"writeId is {writer!r}; it must have 1 to 128 of the characters A-Z, a-z, 0-9, '.', "
+            f"'_' and '-', and must not begin with {' or '.join(map(repr, OWN_WRITERS))}"
         )
     if not re.fullmatch(r"[0-9]{1,19}", number) or int(number) >= 2**63:
-        raise ValueError(f"writeNumber is {number!r}; it must be a whole number from 0, and below 2^63")
+        raise ValueError(f"writeNumber is {number!r}; it must be a whole number of at least 0 and below 2^63")
     return writer, int(number)
 
 
@@ -170,9 +171,10 @@ def _official_name(name: str, names: Mapping[str, str]) -> str:
         return names[name.lower()]
     if name.lower() == "pushdown" and "columns" in names:
         raise ValueError(
-            "there is no option pushdown: Spark up to 4.3.0 reuses the filters of one query for other queries over "
-            "the same DataFrame, which then return wrong rows. Use the options for offsets, times and columns, or "
-            "use read_topic, which filters"
+            "the option pushdown does not exist: Spark up to 4.3.0 applies the filters of one "
+            "query to other queries of the same DataFrame, which then return wrong rows. Use the "
+            "options for offsets, times and columns, or use read_topic, which filters rows "
+            "correctly"
         )
     nearest = get_close_matches(name.lower(), names, 1, 0) or ["topic"]
     raise ValueError(
@@ -228,7 +230,9 @@ def _time(name: str, text: str) -> datetime:
             return moment
     except (ValueError, OverflowError):
         pass
-    raise ValueError(f"{name} is {text!r}; it must be milliseconds since 1970, or such as '2026-01-31T12:00:00Z'")
+    raise ValueError(
+        f"{name} is {text!r}; it must be milliseconds since 1970, or a time such as '2026-01-31T12:00:00Z'"
+    )
 
 
 def _truth(given: Mapping[str, str], name: str, default: bool) -> bool:
@@ -250,7 +254,7 @@ def _count(given: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < 1:
-        raise ValueError(f"{name} is {text!r}; it must be a whole number from 1")
+        raise ValueError(f"{name} is {text!r}; it must be a whole number of at least 1")
     return int(text)
 
 

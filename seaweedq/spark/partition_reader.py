@@ -112,9 +112,10 @@ class TopicFacts:
         """Raises ClientError for a segment map of another topic of this name."""
         if other := segments_of_another(self.created_at, known):
             raise ClientError(
-                f"the topic at {self.folder} has been replaced: the topic of this query was created at "
-                f"{self.created_at}, but segment {other[0]['id']} at {other[0]['created_at']}. Call load() again for "
-                "the new topic; its stream needs a new checkpoint"
+                f"the topic at {self.folder} was deleted and created again: the query reads the topic "
+                f"that was created at {self.created_at}, but segment {other[0]['id']} belongs to a "
+                f"topic that was created at {other[0]['created_at']}. To read the new topic, call "
+                "load() again; a stream of the new topic needs a new checkpoint"
             )
 
 
@@ -177,8 +178,8 @@ class PartitionReader:
         said = "; ".join(map(str, losses[:10])) + (f"; and {len(losses) - 10} more" if len(losses) > 10 else "")
         detail = f"rows of topic {self.options.topic!r} were deleted before they were read: {said}"
         if self.options.fail_on_data_loss:
-            raise ClientError(f"{detail}. With the option failOnDataLoss=false the query continues after them")
-        logger.warning("%s; the query continues after them", detail)
+            raise ClientError(f"{detail}. To skip the deleted rows and continue, set the option failOnDataLoss=false")
+        logger.warning("%s; the query skips the deleted rows and continues", detail)
 
     def _read_files(self, read: TableRead, facts: TopicFacts) -> Iterator[pa.RecordBatch]:
         def is_gone(part: FilePart) -> bool:

@@ -47,7 +47,7 @@ def with_payloads(
     if wrong not in ("raise", "null"):
         raise ValueError(f"wrong is {wrong!r}; it must be 'raise' or 'null'")
     if into in frame.columns:
-        raise ValueError(f"the table already has a column {into!r}; choose another name with into")
+        raise ValueError(f"the table already has a column {into!r}; choose another name with the argument into")
     reader = PayloadReader(max_bytes, wrong, within and within.rstrip("/") + "/", dict(storage_options or {}))
     schema = StructType([*frame.schema.fields, StructField(into, BinaryType())])
     return frame.mapInArrow(_batches(reader, column, into), schema)
@@ -104,7 +104,7 @@ class PayloadReader:
         uri, size = reference["uri"] or "", reference["size"]
         found = _URI.fullmatch(uri)
         if not found or "/../" in uri or "/./" in uri or (self.within and not uri.startswith(self.within)):
-            raise ClientError("the URI does not name a payload that may be opened here")
+            raise ClientError("the URI is not that of a payload of a topic, or lies outside the allowed folder")
         if size is None or not 0 <= size <= self.max_bytes:
             raise ClientError(f"the payload has {size} bytes, but max_bytes is {self.max_bytes}")
         import fsspec  # workers without payloads are spared it
@@ -115,5 +115,5 @@ class PayloadReader:
             raise ClientError(f"the payload has {there} bytes, not {size}")
         data: bytes = files.cat_file(found["path"], start=0, end=size) if size else b""
         if hashlib.sha256(data).hexdigest() != reference["sha256"]:
-            raise ClientError("the payload's SHA-256 differs from the published one")
+            raise ClientError("the SHA-256 of the payload differs from the published SHA-256")
         return data

@@ -34,7 +34,7 @@ def check_frame(schema: "StructType", facts: Mapping[str, Any], now_us: int) -> 
     taken = [name for name in topic.names if name not in READ_ONLY]
     if given := [name for name in READ_ONLY if name in schema.names]:
         names = ", ".join(map(repr, given))
-        raise ValueError(f"the topic sets {names} itself: write df.drop({names})")
+        raise ValueError(f"the topic sets the columns {names} itself; remove them with df.drop({names})")
     for name in schema.names:
         if name not in taken:
             raise ValueError(_unknown(name, schema.names, taken, facts))

@@ -49,7 +49,7 @@ class Source:
         self.options.check(*STREAM_ONLY, of="batches")
         if self.options.starting == "latest":
             raise ValueError(
-                "startingOffsets is 'latest', at which a batch would be empty; it must be 'earliest' or JSON"
+                "startingOffsets is 'latest', so a batch query would read nothing; it must be 'earliest' or JSON"
             )
         return BatchReader(self.options, schema, self._facts)
 
@@ -72,7 +72,10 @@ class Source:
         """Returns the writer of a stream. Raises as `writer`."""
         options, facts = self._writing(schema, overwrite)
         if options.write_id is not None:
-            raise ValueError("the option writeId is not for streams, which use the ids of the query and the batch")
+            raise ValueError(
+                "the option writeId cannot be used for streams, because a stream's writes are "
+                "identified by the ids of the query and the batch"
+            )
         from seaweedq.spark.writer import StreamWriter
 
         return StreamWriter(options, facts)

@@ -102,8 +102,8 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
             for number, offset in bound.items():
                 if number not in known or offset > known[number].end:
                     raise ValueError(
-                        f"startingOffsets has offset {offset} of segment {number}; "
-                        + (f"its end is {known[number].end}" if number in known else f"there are {sorted(known)[:10]}")
+                        f"startingOffsets has offset {offset} for segment {number}, which "
+                        + (f"ends at {known[number].end}" if number in known else f"is not among {sorted(known)[:10]}")
                     )
             return self._with_time(initial(known, bound))
         return self._with_time(initial(known, {}) if bound == "earliest" else latest(known))
@@ -229,8 +229,9 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         names = self.schema.names
         if wider := [n for n in names if facts.schema.field(n).type != before.schema.field(n).type]:
             raise ClientError(
-                f"version {facts.schema_id} of the schema of topic {self.options.topic!r} has wider types for {wider}; "
-                "start the query again, which goes on from its checkpoint with these types"
+                f"version {facts.schema_id} of the schema of topic {self.options.topic!r} has wider "
+                f"types for {wider}; start the query again: it then continues from its checkpoint "
+                "with the wider types"
             )
         self.facts = facts
 

@@ -155,7 +155,8 @@ def _frame_of_store(
 ) -> "DataFrame":
     if isinstance(starting, datetime) or isinstance(ending, datetime):
         raise ValueError(
-            "with a store, starting and ending must be offsets, because only brokers can find the offsets of a time"
+            "with a store instead of a broker, starting and ending must be offsets, because only "
+            "brokers can find the offsets of a time"
         )
     chosen, schema = plan_of_store(folder, storage, starting, ending, segments)
     return _files(spark, folder, spark_schema_of(schema), chosen, {})
@@ -357,7 +358,7 @@ def _chains(places: Iterable[str], topic: str) -> tuple[dict[int, Sequence[Entry
         else:
             others.append(place)
     if not found:
-        raise TopicNotFound(f"no topic has files at {topic}", url=topic)
+        raise TopicNotFound(f"there are no files of a topic at {topic}", url=topic)
     if others:
         logger.warning("ignoring objects in %s that seaweedq did not write: %s", topic, sorted(others)[:3])
     return {number: _check_whole(number, sorted(names)) for number, names in sorted(found.items())}, markers
@@ -372,8 +373,9 @@ def _check_whole(number: int, names: Sequence[EntryName]) -> Sequence[EntryName]
     for one, following in pairwise(names):
         if following.sequence != one.sequence + 1:
             raise ChainDamaged(
-                f"segment {number} has the files {one} and {following}, but none between them. If retention deleted "
-                "earlier files, only brokers know: read the topic with a url instead of the store",
+                f"in segment {number}, the files between {one} and {following} are missing. Only "
+                "brokers know whether retention deleted the earlier files; to find out, read the "
+                "topic with a url instead of the store",
                 name=str(following),
             )
     return names

@@ -118,9 +118,10 @@ class TopicWriter:
         found = self._put(client, topic, writer, number, parts) if rows else _newest(client, topic, writer)
         if found is not None and found.number == number and found.state != "failed" and found.rows != rows:
             raise ClientError(
-                f"an earlier attempt at write {number} of {writer!r} has written {found.rows} invalid rows into "
-                f"{topic!r}, but this attempt has found {rows}. Nothing more was written, because rows could be in "
-                "both topics or in neither; to write this attempt's rows, use another topic for invalidRows"
+                f"an earlier attempt at write {number} of {writer!r} wrote {found.rows} invalid rows "
+                f"to topic {topic!r}, but this attempt has found {rows} invalid rows. Nothing more "
+                "was written, because a row could end up in both topics or in neither; to write the "
+                "rows of this attempt, set invalidRows to another topic"
             )
 
     def _split(self, batches: Iterable[pa.RecordBatch], valid: RowFiles, invalid: RowFiles, partition: int) -> None:
@@ -175,7 +176,7 @@ class StreamWriter(TopicWriter, DataSourceStreamArrowWriter):
         context = _begun()
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
-            raise ClientError("Spark has not told this task the ids of its query and batch")
+            raise ClientError("Spark did not give this task the ids of the query and the batch")
         return self.task(iterator, f"{STREAMS}{query}", int(batch), context.partitionId())
 
     def commit(self, messages: Sequence[Message], batchId: int) -> None:  # type: ignore[override]
@@ -195,7 +196,7 @@ def remove(client: Client, topic: str, uploads: Sequence[str]) -> None:
         except BadRequest:
             continue  # it is gone, or a write names it
         except Exception as error:
-            logger.warning("uploads of topic %r could not be aborted, and will expire: %s", topic, error)
+            logger.warning("uploads for topic %r could not be aborted, and will expire: %s", topic, error)
             return
 
 

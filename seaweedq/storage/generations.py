@@ -77,7 +77,9 @@ async def check_generation(store: ObjectStore, known: Generation, named: str) ->
     if newest and (newest.number, newest.nonce) == (known.number, known.nonce):
         return
     if newest is None:
-        raise UnfitStore(f"{named}: coordination has generation {known.number}, but the store has no _generations/")
+        raise UnfitStore(
+            f"{named}: coordination has generation {known.number}, but the store has no folder _generations/"
+        )
     if newest.number < known.number:
         what = (
             f"coordination has generation {known.number}, but the store has only {newest.number}: the store is an "
@@ -90,7 +92,7 @@ async def check_generation(store: ObjectStore, known: Generation, named: str) ->
         )
     else:
         what = f"coordination and the store have different generations with the number {known.number}"
-    raise UnfitStore(f"{named}: {what}; start with the coordination that all brokers use")
+    raise UnfitStore(f"{named}: {what}; start this broker with the coordination that all brokers use")
 
 
 async def read_generation(store: ObjectStore, number: int) -> Generation:
@@ -101,7 +103,7 @@ async def read_generation(store: ObjectStore, number: int) -> Generation:
     except msgspec.DecodeError as error:
         raise Damaged(f"{name} cannot be read: {error}", name=name) from error
     if found.number != number:
-        raise Damaged(f"{name} states that it is generation {found.number}", name=name)
+        raise Damaged(f"{name} contains the wrong generation number {found.number}", name=name)
     return found
 
 

@@ -73,7 +73,7 @@ def _decode(data: bytes) -> Identity:
     except msgspec.DecodeError as error:
         raise Damaged(f"{NAME} cannot be read: {error}", name=NAME) from error
     raise UnfitStore(
-        f"the store has format version {version}; this program knows only version {STORE.newest}",
+        f"the store has format version {version}, but this program can read only version {STORE.newest}",
         found=version,
         known=STORE.newest,
     )

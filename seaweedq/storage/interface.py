@@ -273,4 +273,4 @@ class NoPresignedUrls:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise NotImplementedError(f"{type(self).__name__} has no signed requests and no multipart uploads")
+        raise NotImplementedError(f"{type(self).__name__} supports neither signed requests nor multipart uploads")

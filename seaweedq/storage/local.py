@@ -54,7 +54,7 @@ class LocalStore(NoPresignedUrls):
     async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """As ObjectStore; a range beyond the end is cut. Raises ValueError unless 0 <= start <= end."""
         if start < 0 or (end is not None and end < start):
-            raise ValueError(f"[{start}, {end}) is not a range of bytes")
+            raise ValueError(f"[{start}, {end}) is not a valid byte range")
         return await self.readers.run(self._read, self._path(name), start, end)
 
     async def size(self, name: str) -> int:

@@ -56,7 +56,7 @@ class MemoryStore(NoPresignedUrls):
     async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """As ObjectStore; a range beyond the end is cut. Raises ValueError unless 0 <= start <= end."""
         if start < 0 or (end is not None and end < start):
-            raise ValueError(f"[{start}, {end}) is not a range of bytes")
+            raise ValueError(f"[{start}, {end}) is not a valid byte range")
         with self._act("read", check_name(name)):
             return self._get(name)[start:end]
 

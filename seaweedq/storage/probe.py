@@ -42,7 +42,11 @@ async def check_answers(store: ObjectStore, ids: Ids, create: Create) -> None:
         except _WrongAnswer as error:
             wrong, breaks = error.args
             if look == TRIES - 1:
-                raise UnfitStore(f"the store {wrong}, which breaks {breaks}", wrong=wrong, breaks=breaks) from None
+                raise UnfitStore(
+                    f"the store does not work as brokers need it: it {wrong}, which breaks {breaks}",
+                    wrong=wrong,
+                    breaks=breaks,
+                ) from None
         else:
             return
 
@@ -154,7 +158,7 @@ async def probe(store: PayloadStore, ids: Ids, racers: int = 32) -> None:
             if error.fields.get("code") == NO_BUCKET:
                 raise
             last = error
-            logger.warning("an endpoint of the store does not answer; continuing without it: %s", error)
+            logger.warning("an endpoint of the store does not answer; continuing with the other endpoints: %s", error)
         else:
             answering.append(endpoint)
     if not answering:
@@ -192,9 +196,13 @@ async def _race(stores: Sequence[ObjectStore], ids: Ids, racers: int) -> None:
             raise UnfitStore(wrong, racers=racers, winners=len(winners))
         for store in stores:
             if await _create(store, name, f"{nonce} late".encode()):
-                raise UnfitStore("the store overwrote an existing object: it ignores create-if-absent")
+                raise UnfitStore(
+                    "the store overwrote an existing object, because it ignores create-if-absent (If-None-Match: *)"
+                )
             if await store.read(name) != winners[0]:
-                raise UnfitStore("the store refused a create, but overwrote the object nevertheless")
+                raise UnfitStore(
+                    "the store refused to create an object that exists, but overwrote the object nevertheless"
+                )
     finally:
         with suppress(StoreUnavailable):
             await stores[0].delete(name)

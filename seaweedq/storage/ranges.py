@@ -79,7 +79,9 @@ class RangeReader(io.RawIOBase):
         stop = min(max(end, start + AHEAD_BYTES), self._size)
         found = self._fetch(start, stop)
         if len(found) != stop - start:
-            raise StoreUnavailable(f"the store returned {len(found)} bytes instead of the bytes {start} to {stop - 1}")
+            raise StoreUnavailable(
+                f"the store returned {len(found)} bytes instead of the bytes from {start} to {stop - 1}"
+            )
         if self._on_fetch is not None:
             self._on_fetch(len(found))
         self._ahead = (start, found if end < stop else b"")

@@ -84,7 +84,7 @@ class S3Store:
     async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """As ObjectStore; a range beyond the end is cut. Raises ValueError unless 0 <= start <= end."""
         if start < 0 or (end is not None and end < start):
-            raise ValueError(f"[{start}, {end}) is not a range of bytes")
+            raise ValueError(f"[{start}, {end}) is not a valid byte range")
         if start == end:
             await self.size(name)
             return b""
@@ -158,7 +158,9 @@ class S3Store:
 
     async def receive(self, name: str, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str | None:
         """Raises NotImplementedError: clients put payloads to the store itself."""
-        raise NotImplementedError("this store does not receive payloads: clients upload them to S3 with signed URLs")
+        raise NotImplementedError(
+            "the broker does not receive payloads for this store; clients upload payloads to S3 with signed URLs"
+        )
 
     async def copy(self, name: str, to: str) -> None:
         """As PayloadStore. The store copies up to 5 GiB at once, and larger objects in parts."""
@@ -253,7 +255,7 @@ class S3Store:
 
     async def _sign(self, method: str, name: str, expires_s: int, **stated: Any) -> str:
         if not 1 <= expires_s <= MAX_EXPIRES_S:
-            raise ValueError(f"a signature can be valid for 1 to {MAX_EXPIRES_S} s, not for {expires_s} s")
+            raise ValueError(f"a signed URL can be valid for 1 to {MAX_EXPIRES_S} s, not for {expires_s} s")
         await asyncio.sleep(0)  # many may be signed in a row, and each takes 0.3 ms or more
         return await self._bucket.presign(method, self._key(name), expires_s, **stated)
 
@@ -285,6 +287,7 @@ async def _range(bucket: Bucket, key: str, start: int, end: int | None) -> bytes
     found = data[start - first : stop - first] if first <= start < stop else b""
     if len(found) != max(stop - start, 0):
         raise StoreUnavailable(
-            f"the store returned {len(data)} bytes from {first} on instead of the bytes {start} to {stop - 1} of {key}"
+            f"the store returned {len(data)} bytes from byte {first} on instead of the bytes "
+            f"{start} to {stop - 1} of {key}"
         )
     return found

@@ -198,7 +198,7 @@ class Bucket:
             if span and "ContentRange" not in said:
                 self.work_around("ignores ranges: whole objects are read instead, which costs time and traffic")
             if len(data) != last + 1 - first:
-                raise OSError(f"the store announced {last + 1 - first} bytes, but sent {len(data)}")
+                raise OSError(f"the store announced {last + 1 - first} bytes, but sent {len(data)} bytes")
             return data, first, size
 
         try:
@@ -216,7 +216,7 @@ class Bucket:
         answer = await self.head(key)
         said = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         if said is None:
-            raise StoreUnavailable(f"head_object {key}: the store's answer has no date")
+            raise StoreUnavailable(f"head_object {key}: the store's answer does not state a date")
         return float((parsedate_to_datetime(said) - answer["LastModified"]).total_seconds())
 
     async def head(self, key: str, **parameters: Any) -> dict[str, Any]:
@@ -265,7 +265,10 @@ class Bucket:
         if len(asked) < len(found):
             self.work_around("lists keys outside the prefix, or the key to start after; ignoring them")
         if more and not asked:
-            raise StoreUnavailable(f"the store's listing of {prefix} after {after!r} does not advance")
+            raise StoreUnavailable(
+                f"the store's listing of {prefix} after {after!r} has no new name in its next page, "
+                "although more names follow"
+            )
         return asked, more
 
     async def presign(self, method: str, key: str, expires_s: int, **parameters: Any) -> str:

@@ -233,7 +233,11 @@ class SignedRequests:
             dispatch = client._endpoint.http_session.send
         except (AttributeError, TypeError) as error:  # of another botocore; nothing is sent
             self.place = None
-            logger.warning("from now on botocore makes all S3 requests, because its internals have changed: %r", error)
+            logger.warning(
+                "from now on botocore makes all S3 requests, because parts of botocore that seaweedq "
+                "uses have changed: %r",
+                error,
+            )
             return None
         if body is not None:
             request.headers["content-length"] = str(len(body))

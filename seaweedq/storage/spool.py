@@ -128,14 +128,19 @@ def check_size(found: int, size: int) -> None:
     """Raises InvalidUpload unless this number of bytes was announced."""
     if found != size:
         more = "more" if found > size else f"{found}"
-        raise InvalidUpload(f"{size} bytes were announced, but {more} arrived", field="size", value=found, bound=size)
+        raise InvalidUpload(
+            f"the upload announced {size} bytes, but {more} arrived", field="size", value=found, bound=size
+        )
 
 
 def check_digest(found: str, sha256: str | None) -> None:
     """Raises InvalidUpload if another digest was announced."""
     if sha256 is not None and found != sha256.lower():
         raise InvalidUpload(
-            f"the SHA-256 of the bytes is {found}, not {sha256} as announced", field="sha256", value=found, bound=sha256
+            f"the SHA-256 of the received bytes is {found}, not the announced {sha256}",
+            field="sha256",
+            value=found,
+            bound=sha256,
         )
 
 

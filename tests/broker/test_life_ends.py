@@ -41,7 +41,7 @@ async def test_being_fenced_is_one_clear_line_and_no_crash(tmp_path: Path, caplo
         (line,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
         assert line.exc_info is None
         assert broker.id in line.getMessage()
-        assert "was taken by a recovery" in line.getMessage()
+        assert "a recovery of this broker's journal has written" in line.getMessage()
 
 
 @pytest.mark.parametrize("kind", ["object", "file"])

@@ -64,7 +64,7 @@ def test_no_broker_is_one_line_and_exit_code_1(capsys):
         (["topic", "list", "--url", "nonsense"], "nonsense"),
         (["publish", "t", "--input-format", "xml"], "xml"),
         (["publish", "t", "--envelope", "--key-field", "k"], "--envelope"),
-        (["topic", "set", "t"], "name at least one option"),
+        (["topic", "set", "t"], "give at least one option"),
         (["topic", "set", "t", "--default", "segments"], "segments"),
         (["topic", "set", "t", "--ndjson", "bare", "--default", "ndjson"], "also given"),
         (["topic", "set", "t", "--ndjson", "bare", "--dry-run"], "--dry-run"),
@@ -129,7 +129,7 @@ def test_a_byte_order_mark_at_the_start_is_no_part_of_a_record():
 
 
 def test_columns_of_one_name_are_refused():
-    with pytest.raises(UnreadableBody, match="several columns with the name 'a'"):
+    with pytest.raises(UnreadableBody, match="several columns have the name 'a'"):
         list(records(io.BytesIO(b"a,b,a\n1,2,3\n"), InputFormat.CSV))
 
 
@@ -158,7 +158,7 @@ def test_texts_of_csv_that_are_not_utf_8_are_bad_records_others_stay_texts():
 
 @pytest.mark.parametrize("data", [b"a,b\xff\n1,2\n", "a,b\n1,2\n".encode("utf-16")])
 def test_names_of_columns_that_are_not_utf_8_are_refused(data):
-    with pytest.raises(UnreadableBody, match="name of a column is not UTF-8"):
+    with pytest.raises(UnreadableBody, match="a column name is not valid UTF-8"):
         _of_csv(data)
 
 
@@ -178,7 +178,7 @@ def test_names_of_columns_that_are_not_utf_8_are_refused(data):
 )
 def test_a_quote_of_csv_that_is_not_closed_is_refused_with_its_row(data, where):
     found = []
-    with pytest.raises(UnreadableBody, match=f"the quote in {where} is not closed"):
+    with pytest.raises(UnreadableBody, match=f"a quote in {where} is not closed"):
         found.extend(records(io.BytesIO(data), InputFormat.CSV))
     assert all(isinstance(row, BadRecord) or "\n" not in str(row) for _, row in found)
 
@@ -219,7 +219,7 @@ def test_keys_of_records():
     line = msgspec.Raw(b'{"a": "x", "b": 1.5, "c": null, "d": []}')
     assert [key_of(line, field) for field in "abcz"] == ["x", "1.5", None, None]
     assert key_of({"a": "x"}, "a") == "x"
-    with pytest.raises(BadRecord, match="d is an object or an array"):
+    with pytest.raises(BadRecord, match="the field d is an object or an array"):
         key_of(line, "d")
     with pytest.raises(BadRecord, match="not JSON"):
         key_of(msgspec.Raw(b"{"), "a")

@@ -101,7 +101,7 @@ def test_the_file_is_the_users_alone_and_replaced_as_a_whole(folder: Path, monke
         (("add", "my prod", "--url", "http://d:1"), 2, "invalid context name 'my prod': use letters"),
         (("add", "../prod", "--url", "http://d:1"), 2, "invalid context name '../prod'"),
         (("add", "prod"), 2, "--url is missing"),
-        (("add", "prod", "--url", "d:1"), 2, "it must be like http://127.0.0.1:8080"),
+        (("add", "prod", "--url", "d:1"), 2, "it must be a URL such as http://127.0.0.1:8080"),
         (("add", "prod", "--url", "http://ann:secret@d:1"), 2, "a context must not contain a secret"),
         (
             ("add", "prod", "--url", "http://d:1", "--token-file", "sq1_abc"),
@@ -135,7 +135,7 @@ def test_a_file_of_something_else_is_named(folder: Path, text: str, capsys: pyte
     code, told = refused(capsys, "topic", "list")
     assert (code, told) == (
         1,
-        f"seaweedq: {folder / 'contexts.json'} is not a valid contexts file; correct it, or remove it\n",
+        f"seaweedq: {folder / 'contexts.json'} is not a valid file of contexts; correct the file, or remove it\n",
     )
 
 

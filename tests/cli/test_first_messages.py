@@ -72,17 +72,17 @@ def test_records_come_at_their_rate_and_make_up_for_a_second_at_most(monkeypatch
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--count", "3"], "the option needs FILE, a message such as"),
-        (["--count", "3", ""], "the option needs FILE, a message such as"),
-        (["--count", "3", __file__], "is a file, but --count repeats a message"),
+        (["--count", "3"], "--count needs a message as FILE, such as"),
+        (["--count", "3", ""], "--count needs a message as FILE, such as"),
+        (["--count", "3", __file__], "is a file; give a message instead"),
         (["--count", "3", "{{nope}}"], "unknown placeholder {{nope}}: use {{n}}, {{uuid}}, {{time}}"),
         (["--count", "3", '{"n": {{n}}'], "is not a message: not JSON"),
         (["--count", "0", "{{n}}"], "must be at least 1"),
-        (["--count", "3", "--input-format", "csv", "{{n}}"], "only for files"),
+        (["--count", "3", "--input-format", "csv", "{{n}}"], "applies only to files"),
         (['{"a":1'], "'{\"a\":1' is neither a file nor a message: not JSON (cut off)"),
         (["a=1"], "'a=1' does not exist; a message is JSON, such as '{\"a\": 1}'"),
         (["x" * 5000], "does not exist; a message is JSON"),
-        (['{"a":1}', "--input-format", "csv"], "the option is for files, but FILE is a message"),
+        (['{"a":1}', "--input-format", "csv"], "this option applies only to files, but FILE is a message"),
     ],
 )
 def test_an_argument_that_is_neither_file_nor_message_is_told(arguments: list[str], told: str) -> None:

@@ -215,7 +215,7 @@ def test_topics_that_differ_by_case_alone_are_not_mixed_up(sql: Shell, real_clie
     publish(real_client, "SQL_CASE", range(2))
     assert sql.rows("SELECT count(*) FROM SQL_CASE") == [(2,)]
     assert sql.rows("SELECT count(*) FROM sql_case") == [(0,)]
-    with pytest.raises(InvalidRequest, match="cannot tell topics"):
+    with pytest.raises(InvalidRequest, match="cannot distinguish the topics"):
         sql("SELECT * FROM Sql_Case")
     for name in ("sql_case", "SQL_CASE"):
         real_client.delete_topic(name)
@@ -235,7 +235,7 @@ def test_a_file_that_is_gone_is_planned_again_and_then_told(
     gone = 2
     assert sql(count).split()[-1] == "15"
     gone = 9
-    with pytest.raises(FileMissing, match="not all Parquet files are visible from this machine"):
+    with pytest.raises(FileMissing, match="this machine cannot read all of the Parquet files"):
         sql(count)
 
 

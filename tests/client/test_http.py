@@ -36,7 +36,7 @@ def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("another")
     assert shown(credentials) == "Bearer another"
     (tmp_path / "t").write_text("se cret")
-    with pytest.raises(ClientError, match="holds no token") as refused:
+    with pytest.raises(ClientError, match="contains no token") as refused:
         credentials.headers()
     assert "cret" not in str(refused.value)
     (tmp_path / "t").unlink()

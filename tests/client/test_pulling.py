@@ -25,7 +25,7 @@ SUBSCRIBERS = [
     ({"max_messages": 10_001}, ValueError, "max_messages is 10001; it must be a whole number from 1 to 10,000"),
     ({"max_messages": 2.5}, TypeError, r"max_messages is 2.5 \(float\); it must be a whole number from 1 to 10,000"),
     ({"max_messages": True}, TypeError, "max_messages is True"),
-    ({"idle_timeout_s": -1}, ValueError, "idle_timeout_s is -1; it must be a finite number of seconds from 0 on"),
+    ({"idle_timeout_s": -1}, ValueError, "idle_timeout_s is -1; it must be a finite number of seconds, at least 0"),
     ({"idle_timeout_s": nan}, ValueError, "idle_timeout_s is nan"),
     ({"idle_timeout_s": inf}, ValueError, "idle_timeout_s is inf"),
     ({"idle_timeout_s": "1"}, TypeError, r"idle_timeout_s is '1' \(str\)"),
@@ -34,10 +34,10 @@ SUBSCRIBERS = [
     ({"consumer": 7}, TypeError, r"consumer is 7 \(int\)"),
 ]
 POOLS = [
-    ({"handler": None}, TypeError, r"handler is None \(NoneType\); it must be callable"),
+    ({"handler": None}, TypeError, r"handler is None \(NoneType\); it must be a function that accepts a message"),
     ({"workers": 0}, ValueError, "workers is 0; it must be a whole number from 1 to 10,000"),
     ({"workers": 1.5}, TypeError, r"workers is 1.5 \(float\); it must be a whole number from 1 to 10,000"),
-    ({"max_extension_s": -1}, ValueError, "max_extension_s is -1; it must be a number of seconds from 0 on"),
+    ({"max_extension_s": -1}, ValueError, "max_extension_s is -1; it must be at least 0 seconds"),
     ({"max_extension_s": nan}, ValueError, "max_extension_s is nan"),
     ({"max_extension_s": None}, TypeError, "max_extension_s is None"),
 ]
@@ -332,6 +332,6 @@ def test_an_arrow_pull_that_is_answered_with_something_else_is_an_error(media: s
             return httpx.Response(200, content=b"<html>", headers={"content-type": media} if media else {})
         return httpx.Response(200, json={})
 
-    says = "the broker answered a pull of an Arrow stream with"
+    says = "a pull asked for an Arrow stream, but the broker answered with"
     with Client("http://test", transport=httpx.MockTransport(answer)) as client, pytest.raises(ClientError, match=says):
         next(client.batches("t", "s", idle_timeout_s=1))

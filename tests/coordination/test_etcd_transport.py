@@ -162,7 +162,7 @@ def test_a_protobuf_that_was_there_before_is_named() -> None:
     before = "from google.protobuf.internal import api_implementation as a; print(a.Type())\n"
     done = run(f"{before}import seaweedq.coordination.etcd_transport")
     assert done.stdout == "upb\n"
-    assert "ImportError: protobuf was imported with its implementation 'upb' before" in done.stderr
+    assert "ImportError: protobuf was already imported with its implementation 'upb'" in done.stderr
     assert f"set {NAME}=python in the environment" in done.stderr
     assert run(f"{before}import seaweedq.coordination.etcd_transport", **{NAME: "python"}).returncode == 0
 

@@ -353,7 +353,7 @@ def test_parts_that_do_not_fit_are_programming_errors(parts: tuple[Any, ...]) ->
 
 
 def test_a_whole_key_is_no_prefix_since_others_may_begin_with_it() -> None:
-    with pytest.raises(ValueError, match="not a prefix"):
+    with pytest.raises(ValueError, match="a prefix must have fewer parts"):
         TOPICS.prefix("orders")
 
 

@@ -69,7 +69,7 @@ async def test_a_file_journal_elsewhere_is_out_of_reach(tmp_path: Path, there: s
         (other / "folder-id").write_text("one")
     before = list(other.iterdir()) if other.exists() else None
     why = await refused(journals.open_dead("b", JournalRecord("file", "the one that is meant", str(other))))
-    assert "the journal is in another folder, or on another machine" in why
+    assert "the journal is in a folder that this broker cannot reach, or on another machine" in why
     assert (list(other.iterdir()) if other.exists() else None) == before, "not even locked"
 
 

@@ -99,7 +99,7 @@ def test_a_later_version_is_named_and_is_no_damage() -> None:
 
 def test_a_kind_of_a_later_version_is_no_damage() -> None:
     data = encode_slot(SlotHeader(cast(SlotKind, 9), "b", 0, "00" * 16, 0, 0), ())
-    with pytest.raises(NeedsNewerBroker, match="00000000 is a slot with the unknown kind 9; a newer broker"):
+    with pytest.raises(NeedsNewerBroker, match="00000000 is of the unknown kind 9; a newer broker"):
         decode_header(data, slot_name("b", 0))
 
 

@@ -109,7 +109,7 @@ async def test_what_is_not_done_stays_however_old_and_is_named(
     assert await swept(store) == ["needed/00000000", "needed/00000001", "needed/00000002"]
     assert done_name("needed") not in store.objects
     (record,) = caplog.records
-    assert "_journals/needed/ has 3 slots, but coordination does not know it" in record.getMessage()
+    assert "keeping the journal _journals/needed/ with 3 objects" in record.getMessage()
 
 
 @pytest.mark.parametrize(

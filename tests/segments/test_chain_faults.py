@@ -228,5 +228,5 @@ async def test_a_chain_that_has_a_start_and_no_entries_is_damaged(store: MemoryS
     """Retention keeps the newest entry. An empty chain would give out offsets below its start once more."""
     chain = Chain(store, "t", 0)
     chain.raise_start(EntryName(3, 12))
-    with pytest.raises(ChainDamaged, match=r"should begin with file 00000003"):
+    with pytest.raises(ChainDamaged, match=r"its first file should be number 00000003"):
         await chain.open()

@@ -22,7 +22,7 @@ def ranges(draw: st.DrawFn, least: int = 1) -> KeyRange:
 
 @pytest.mark.parametrize(("low", "high"), [(5, 5), (6, 5), (-1, 5), (0, KEY_SPACE + 1)])
 def test_an_impossible_range_is_refused(low: int, high: int) -> None:
-    with pytest.raises(ValueError, match="not a key range"):
+    with pytest.raises(ValueError, match="not a valid key range"):
         KeyRange(low, high)
 
 
@@ -45,7 +45,7 @@ def test_cutting_puts_every_hash_into_exactly_one_part(data: st.DataObject, whol
 
 @pytest.mark.parametrize("points", [[10], [20], [9], [21], [15, 15], [16, 15]])
 def test_points_outside_or_out_of_order_are_refused(points: list[int]) -> None:
-    with pytest.raises(ValueError, match="not a key range"):
+    with pytest.raises(ValueError, match="not a valid key range"):
         KeyRange(10, 20).cut(points)
 
 
@@ -59,7 +59,7 @@ def test_halves_are_even_and_adjacent(whole: KeyRange) -> None:
 
 
 def test_a_single_hash_has_no_halves() -> None:
-    with pytest.raises(ValueError, match="not a key range"):
+    with pytest.raises(ValueError, match="not a valid key range"):
         KeyRange(7, 8).halves()
 
 

@@ -56,7 +56,10 @@ def test_defaults_and_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"topik": "x"}, "there is no option 'topik'; the nearest is 'topic'"),
         ({"startingoffset": "earliest"}, "the nearest is 'startingOffsets'"),
-        ({"pushDown": "true"}, "there is no option pushdown: Spark up to 4.3.0 reuses the filters of one query"),
+        (
+            {"pushDown": "true"},
+            "the option pushdown does not exist: Spark up to 4.3.0 applies the filters of one query",
+        ),
         ({"topic": ""}, "the option topic is missing"),
         ({"startingOffsets": "newest"}, "startingOffsets is 'newest'; it must be 'earliest', 'latest', or JSON"),
         ({"startingOffsets": '{"1": -1}'}, 'or JSON of segments and offsets such as {"3": 100}'),
@@ -91,9 +94,9 @@ def test_wrong_options(options: dict[str, str], says: str) -> None:
 def test_options_of_the_other_kind() -> None:
     with pytest.raises(ValueError, match="the option maxOffsetsPerTrigger is not for batches"):
         Source(GIVEN | {"maxOffsetsPerTrigger": "5"}).reader(None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="startingOffsets is 'latest', at which a batch would be empty"):
+    with pytest.raises(ValueError, match="startingOffsets is 'latest', so a batch query would read nothing"):
         Source(GIVEN | {"startingOffsets": "latest"}).reader(None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="the option endingOffsets is not for streams, which never end"):
+    with pytest.raises(ValueError, match="the option endingOffsets cannot be used for streams, which never end"):
         Source(GIVEN | {"endingOffsets": "latest"}).stream_reader(None)  # type: ignore[arg-type]
     with pytest.raises(ClientError, match=r"this is Spark 4\.1\.0; seaweedq reads topics as streams with Spark 4\.2"):
         check_stream_version("4.1.0")
@@ -104,7 +107,9 @@ def test_columns_may_be_wider_and_not_others() -> None:
     wide = pa.schema([("n", pa.int64()), ("x", pa.float64()), ("d", pa.decimal128(7, 3))])
     check_columns(topic, wide)
     for name, kind in (("n", pa.int16()), ("d", pa.decimal128(5, 3)), ("s", pa.int32())):
-        with pytest.raises(ValueError, match=f"column '{name}' is .*; it can be read as that or a wider type"):
+        with pytest.raises(
+            ValueError, match=f"column '{name}' has the type .*; it can be read with this type or a wider type"
+        ):
             check_columns(topic, pa.schema([(name, kind)]))
     with pytest.raises(ValueError, match=r"the topic has no columns \['y'\]; it has \['n', "):
         check_columns(topic, pa.schema([("y", pa.int32())]))
@@ -157,16 +162,16 @@ def test_options_of_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"writeID": "a"}, "the option writeId is set, but writeNumber is not; a write needs both or neither"),
+        ({"writeID": "a"}, "the option writeId is set, but writeNumber is not; a write needs both options or neither"),
         ({"writeNumber": "1"}, "the option writeNumber is set, but writeId is not"),
-        ({"writeId": "a/b", "writeNumber": "1"}, "writeId is 'a/b'; it must be 1 to 128 of A-Z"),
-        ({"writeId": "x" * 129, "writeNumber": "1"}, "it must be 1 to 128 of"),
+        ({"writeId": "a/b", "writeNumber": "1"}, "writeId is 'a/b'; it must have 1 to 128 of the characters A-Z"),
+        ({"writeId": "x" * 129, "writeNumber": "1"}, "it must have 1 to 128 of the characters"),
         ({"writeId": "spark.1", "writeNumber": "1"}, "must not begin with 'spark.' or 'job.'"),
-        ({"writeId": "a", "writeNumber": "-1"}, "writeNumber is '-1'; it must be a whole number from 0"),
+        ({"writeId": "a", "writeNumber": "-1"}, "writeNumber is '-1'; it must be a whole number of at least 0"),
         ({"writeId": "a", "writeNumber": str(2**63)}, "and below 2^63"),
         (
             {"invalidRows": "t"},
-            "invalidRows is 't', the topic that the rows are for; it must be 'fail' or another topic",
+            "invalidRows is 't', which is also the topic to which the valid rows are written; it must be 'fail' or",
         ),
         ({"maxFileBytes": "none"}, "maxFileBytes is 'none'; it must be a number of bytes"),
         ({"columns": "a"}, "there is no option 'columns'; the nearest is"),

@@ -77,7 +77,7 @@ def test_a_frame_says_that_its_topic_was_made_anew(client: Client, source: Any) 
     client.create_topic("anew")
     publish(client, "anew", 0, 3)
     for frame in (seen, unseen):
-        with pytest.raises(Exception, match=r"the topic at .* has been replaced"):
+        with pytest.raises(Exception, match=r"the topic at .* was deleted and created again"):
             frame.count()
     assert values(source("anew").load()) == list(range(3))
 

@@ -53,7 +53,7 @@ def test_the_pins_are_the_ends_of_the_chains(store: Path) -> None:
     segment = number(store)
     assert planned(store) == (Rows(segment, 0, 30),)
     assert planned(store, starting={segment: 5}, ending={segment: 12}) == (Rows(segment, 5, 12),)
-    with pytest.raises(ValueError, match="must be between 0 and its end, 30"):
+    with pytest.raises(ValueError, match="must be between 0 and the segment's end, 30"):
         planned(store, ending={segment: 31})
     schema = plan_of_store(topic_folder(str(store), "t"), {}, None, None, None)[1]
     assert (schema.names[0], schema.names[-2:]) == ("_offset", ["value", "segment"])
@@ -68,7 +68,7 @@ def test_what_retention_took_from_the_beginning(store: Path, chain: list[Path]) 
 def test_a_gap_is_never_read_over(store: Path, chain: list[Path]) -> None:
     """The rows before it may be left over from retention, or those in it lost."""
     chain[2].unlink()
-    with pytest.raises(ChainDamaged, match=r"00000001-0+\.parquet and 00000003-0+20\.parquet, but none between them"):
+    with pytest.raises(ChainDamaged, match=r"00000001-0+\.parquet and 00000003-0+20\.parquet are missing"):
         planned(store)
 
 
@@ -100,7 +100,7 @@ def test_files_of_others(store: Path, chain: list[Path], caplog: pytest.LogCaptu
     for file in chain:
         file.unlink()
     (folder / "notes.txt").write_text("x")
-    with pytest.raises(TopicNotFound, match="no topic has files at"):
+    with pytest.raises(TopicNotFound, match="there are no files of a topic at"):
         planned(store)
     (folder / "notes.txt").unlink()
 
@@ -112,5 +112,5 @@ def test_the_glob_of_entries_is_the_pattern_of_their_names(chain: list[Path]) ->
 
 
 def test_no_topic(store: Path) -> None:
-    with pytest.raises(TopicNotFound, match="no topic has files at"):
+    with pytest.raises(TopicNotFound, match="there are no files of a topic at"):
         plan_of_store(topic_folder(store.as_uri(), "nothing"), {}, None, None, None)

@@ -182,7 +182,7 @@ def test_wrong_input(spark: Any, broker: BrokerProcess, numbers: str, monkeypatc
         read_topic(spark, "nothing", broker.url)
     with pytest.raises(ValueError, match="with a store it must be 'skip'"):
         read_topic(spark, numbers, store="s3://bucket")
-    with pytest.raises(ValueError, match="with a store, starting and ending must be offsets"):
+    with pytest.raises(ValueError, match="with a store instead of a broker, starting and ending must be offsets"):
         read_topic(spark, numbers, tail="skip", store="s3://bucket", starting=datetime(2026, 1, 1, tzinfo=UTC))
     monkeypatch.delenv("SEAWEEDQ_URL", raising=False)
     with pytest.raises(ValueError, match="SEAWEEDQ_URL is not set"):

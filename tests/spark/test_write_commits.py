@@ -256,7 +256,7 @@ def test_an_attempt_that_finds_other_invalid_rows_fails(job: Job) -> None:
     with pytest.raises(SeaweedqError):  # its driver dies between the two writes
         writer.commit([TaskOutput("daily", Part(1, ("no-such-upload",)), first.invalid)])
     for values in (("1", "2", "3"), ("{", "{", "2")):
-        with pytest.raises(ClientError, match=r"has written 1 invalid rows into .*another topic for invalidRows"):
+        with pytest.raises(ClientError, match=r"wrote 1 invalid rows to .*set invalidRows to another topic"):
             writer.commit(attempt(*values))
     assert counts() == (0, 1)
     writer.commit([first])

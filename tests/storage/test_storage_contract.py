@@ -83,7 +83,7 @@ async def test_a_range_is_half_open_and_cut_at_the_end(
 @pytest.mark.parametrize(("start", "end"), [(-1, None), (5, 4)])
 async def test_a_backward_range_is_a_programming_error(store: ObjectStore, start: int, end: int | None) -> None:
     await store.create("digits", b"0123456789")
-    with pytest.raises(ValueError, match="not a range"):
+    with pytest.raises(ValueError, match="not a valid byte range"):
         await store.read("digits", start, end)
 
 

@@ -126,8 +126,8 @@ def test_a_folder_that_an_unreleased_version_made_is_refused(folder: Folder, dra
     found = "no draft number" if draft is None else f"draft number {draft}"
     folder.refuses(
         None,
-        f"the cluster's record in coordination has {found} of the stored forms, but this version of seaweedq reads "
-        f"only draft number {DRAFT}: continue with the unreleased version that wrote it, or start with an empty data",
+        f"the cluster's record in coordination has {found} of the storage formats, but this version of seaweedq reads "
+        f"only draft number {DRAFT}; continue with the unreleased version that wrote it, or start with an empty data",
     )
 
 

@@ -94,7 +94,9 @@ class PeerRequests:
         clients that has no place there; PeerRefused as `is_authenticated`."""
         if request.at_peer_port:
             if not (request.path.startswith(PEER_PREFIX) or self.is_authenticated(request)):
-                raise RouteNotFound("this port is only for the cluster's brokers; clients must use another port")
+                raise RouteNotFound(
+                    "only the cluster's brokers may use this port; clients must use the broker's client port"
+                )
         elif self._verifier.is_apart and request.path.startswith(PEER_PREFIX):
             if _HELLO in request.headers:  # refused as stamps are, so that its sender looks for the other port
                 raise self._noted(_elsewhere(), request)
@@ -304,7 +306,7 @@ class Authentication:
             if not judge(now, action, resource):
                 raise forbidden(action, resource) from None
             raise NotReady(
-                "this broker cannot tell which tokens are valid: its lease expired, or its clock was set back"
+                "this broker cannot check tokens: its lease has expired, or its clock was set back"
             ) from None
 
 
@@ -318,16 +320,19 @@ def text_of(request: Request) -> bytes | None:
         text = shown[len(BEARER) :]
     else:
         if b"," in shown and sum(name == b"authorization" for name, _ in request.scope["headers"]) > 1:
-            raise UnreadableRequest("the request has the header Authorization more than once")
+            raise UnreadableRequest("the request has more than one Authorization header; send only one")
         scheme, _, text = shown.partition(b" ")
         text = text.strip() if scheme.lower() == b"bearer" else None  # a proxy may have another scheme for itself
     if request.is_socket:  # a browser's can send no header
         found: list[str] = [one for one in request.scope.get("subprotocols", ()) if one.startswith(SUBPROTOCOL)]
         if len(found) > 1:
-            raise UnreadableRequest("the request has the subprotocol bearer.{token} more than once")
+            raise UnreadableRequest(
+                "the request lists the subprotocol bearer.{token} more than once; send it only once"
+            )
         if found and text is not None:
             raise UnreadableRequest(
-                "the request has a token in the header Authorization and another in a subprotocol bearer.{token}"
+                "the request has two tokens: one in the Authorization header and one in a "
+                "subprotocol bearer.{token}; send only one"
             )
         if found:
             return found[0].removeprefix(SUBPROTOCOL).encode("latin-1", "replace")

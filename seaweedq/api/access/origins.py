@@ -102,7 +102,8 @@ def check_raw_path(request: Request) -> None:
     path, method = raw.decode("latin-1"), "" if request.is_socket else request.method
     if "%2f" in path.lower():
         raise RouteNotFound(
-            f"there is no route {method} {path[:SHOWN_PATH]}: names cannot contain a slash, not even an encoded one"
+            f"there is no route {method} {path[:SHOWN_PATH]}: names in a path cannot contain a "
+            "slash, not even an encoded slash"
         )
     if request.path.startswith(INTERNAL):
         raise RouteNotFound(f"there is no route {method} {path[:SHOWN_PATH]}; see /docs")
@@ -144,8 +145,8 @@ class HostRules:
         name = place[0] if place else ""
         if host and not (name and (self._any or name in self._own or self._is_named(name) or _is_address(name))):
             raise WrongHost(
-                f"this broker does not serve the host {host[:SHOWN]!r}; its administrator can add the name to the "
-                "setting allowed_hosts",
+                f"this broker does not accept requests for the host {host[:SHOWN]!r}; the broker's "
+                "administrator can add that host to the setting allowed_hosts",
                 host=host[:SHOWN],
                 setting="allowed_hosts",
             )
@@ -155,7 +156,7 @@ class HostRules:
     def _check_origin(self, sent: bytes | None, host: bytes, request: Request) -> None:
         if sent is None:
             if request.method not in ("GET", "HEAD") or not request.path.endswith(SIGNED):
-                raise ForeignOrigin("web pages from another site or another port must not send this request")
+                raise ForeignOrigin("web pages from another site or another port are not allowed to send this request")
             return
         if self._cors.allow(sent):
             return
@@ -165,8 +166,8 @@ class HostRules:
         theirs, ours = _place(rest, port), _place(host.decode("latin-1"), port)
         if theirs is None or (theirs != ours and not self._is_named(theirs[0])):
             raise ForeignOrigin(
-                f"web pages from {origin[:SHOWN]!r} must not send this request; the administrator can add its host "
-                "to the setting allowed_hosts",
+                f"web pages from {origin[:SHOWN]!r} are not allowed to send this request; the "
+                "broker's administrator can add the page's host to the setting allowed_hosts",
                 origin=origin[:SHOWN],
                 setting="allowed_hosts",
             )
@@ -203,7 +204,7 @@ def check_client(request: Request) -> None:
     is_asked = b"origin" in headers or b"sec-fetch-site" in headers  # and was found to be none of a foreign page
     if not (is_asked or _CLIENT in headers or headers.get(b"authorization", b"")[:7].lower() == b"bearer "):
         raise ForeignOrigin(
-            f"a GET that leases messages needs the header {CLIENT}, with any value, or `Authorization: Bearer ...`: "
-            "without either, a web page may have sent it",
+            f"a GET that leases messages needs the header {CLIENT} (with any value) or "
+            "`Authorization: Bearer ...`, because a web page could send a GET without them",
             header=CLIENT,
         )

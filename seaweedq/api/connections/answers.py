@@ -243,7 +243,7 @@ async def send_object(stored: StoredObject, request: Request, out: Send, stall_s
         try:
             await _send_chunks(out, first, chunks, watcher, stall_s)
         except (SeaweedqError, FileNotFoundError, TimeoutError) as error:  # the server closes an incomplete answer
-            logger.warning("sending a payload was interrupted: %s", str(error) or type(error).__name__)
+            logger.warning("sending a payload to a client was interrupted: %s", str(error) or type(error).__name__)
         finally:
             watcher.cancel()
     return None

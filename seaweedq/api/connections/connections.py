@@ -120,7 +120,7 @@ class ForwardedRequests:
             return
         count = self._counts.get(address, 0)
         if count >= self.most:
-            detail = f"max_connections_per_address={self.most} requests from {address} are being answered already"
+            detail = f"the broker is already answering max_connections_per_address={self.most} requests from {address}"
             self._refused("address", detail)
             raise Overloaded(f"{detail}; try again", max_connections_per_address=self.most)
         self._counts[address] = count + 1

@@ -52,7 +52,7 @@ class Handshake(asyncio.Protocol):
     def make_room(self) -> None:
         """Ends the handshake for another connection."""
         self._bounds.refusals.note(
-            "quiet_connection", "its handshake was not complete, and other connections need its place"
+            "quiet_connection", "its handshake was not complete, and a new connection needs its place"
         )
         if self._transport:
             self._transport.abort()

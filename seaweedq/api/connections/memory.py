@@ -147,8 +147,8 @@ class IncompleteBodies:
                 held, limit = self._budget.incomplete, self._budget.limit_bytes
                 self.release(body)
                 raise Overloaded(
-                    f"requests that are still arriving hold {held} bytes, and may hold {self.limit_bytes} of "
-                    f"memory_budget_bytes={limit}; try again",
+                    f"requests that are still arriving use {held} bytes of memory; their limit is "
+                    f"{self.limit_bytes} bytes of memory_budget_bytes={limit}; try again",
                     budget_bytes=limit,
                 )
             self.release(slow)
@@ -201,8 +201,9 @@ class FairMemory:
     def refusal(self, key: str | None, size: int) -> Overloaded:
         """Returns the error for bytes without room."""
         return Overloaded(
-            f"requests of this principal hold {self.held(key)} bytes, and {size} more would exceed half of what is "
-            f"free of memory_budget_bytes={self._budget.limit_bytes}; try again",
+            f"requests of this principal use {self.held(key)} bytes of memory; {size} more would "
+            "exceed their limit, half of the free part of "
+            f"memory_budget_bytes={self._budget.limit_bytes}; try again",
             budget_bytes=self._budget.limit_bytes,
         )
 
@@ -381,14 +382,15 @@ class UnreadAnswers:
         slow = [one for one in self._pending if one.pace.is_slow(now_s)]
         for one in sorted(slow, key=lambda one: one.pace.brought(now_s)):
             if not self._fits(size):
-                self._cut(one, "slow_reader", "the client reads slowly, while other requests need the memory")
+                self._cut(one, "slow_reader", "the client reads slowly, and other requests need the memory")
         return self._fits(size)
 
     def refusal(self) -> Overloaded:
         """Returns the error for an answer without room, and counts it."""
         detail = (
-            f"answers that clients have not read yet hold {self._budget.answers} bytes, and may hold "
-            f"{self.limit_bytes} of memory_budget_bytes={self._budget.limit_bytes}; try again"
+            f"answers that clients have not read yet use {self._budget.answers} bytes of memory; "
+            f"their limit is {self.limit_bytes} bytes of "
+            f"memory_budget_bytes={self._budget.limit_bytes}; try again"
         )
         self._refusals.note("answers", detail)
         return Overloaded(detail, budget_bytes=self._budget.limit_bytes)

@@ -280,9 +280,12 @@ class BoundedProtocol(HttpToolsProtocol):
         connections = self._bounds.connections
         if not connections.stay(self):
             most = connections.most_staying
-            detail = f"{most} streams and waiting requests, three quarters of max_connections={connections.most}"
-            self._bounds.refusals.note("staying", f"there are {detail}")
-            raise Overloaded(f"the broker has {detail}; try again", max_connections=connections.most)
+            detail = f"{most} of them, three quarters of max_connections={connections.most}"
+            self._bounds.refusals.note("staying", f"too many streams and waiting requests: there are {detail}")
+            raise Overloaded(
+                f"too many streams and waiting requests: the broker has {detail}; try again",
+                max_connections=connections.most,
+            )
 
     def go(self) -> None:
         """Ends such a request."""
@@ -361,9 +364,7 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self._is_chunked:
             self._beside_bytes = self._beside_bytes + len(data) if self._body_left == left else 0
             if self._beside_bytes > MAX_BESIDE_BYTES and not self.transport.is_closing():
-                self._end_body(
-                    f"the body has more than {MAX_BESIDE_BYTES} bytes of trailers, or of extensions of a chunk"
-                )
+                self._end_body(f"the body has more than {MAX_BESIDE_BYTES} bytes of trailers or chunk extensions")
 
     def _count_head(self, size: int) -> None:
         """Counts bytes of a head that is not complete."""
@@ -463,8 +464,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _body_too_slow(self) -> None:
         self._end_body(
-            "the client kept sending the body after its answer for "
-            f"request_timeout_s={self._bounds.message_timeout_s:g}"
+            "the client kept sending the body for "
+            f"request_timeout_s={self._bounds.message_timeout_s:g} after the broker had answered"
         )
 
     def _end_body(self, detail: str) -> None:

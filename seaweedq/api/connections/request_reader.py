@@ -240,8 +240,8 @@ class RequestReader:
         needed = SAME_SIZE * len(content) + MEMBER_BYTES * (content.count(b":") + content.count(b","))
         if needed > self.budget.limit_bytes:
             raise RequestTooLarge(
-                f"decoding the body needs {needed} bytes, more than memory_budget_bytes={self.budget.limit_bytes}; "
-                "split it into smaller requests",
+                f"decoding the body needs {needed} bytes of memory, more than "
+                f"memory_budget_bytes={self.budget.limit_bytes}; send several smaller requests",
                 limit_bytes=self.budget.limit_bytes,
             )
         return self.budget.holding(needed)
@@ -401,12 +401,12 @@ class Body:
         """Raises RequestTooLarge or MissingContentType for a body of so many bytes, or of more."""
         if size > self._limit:
             raise RequestTooLarge(
-                f"the body is larger than max_request_bytes={self._limit}; split it into smaller requests, "
-                "or publish large payloads as uploads by reference",
+                f"the body is larger than max_request_bytes={self._limit}; send several smaller "
+                "requests, or upload each large payload and publish a reference to the upload",
                 limit_bytes=self._limit,
             )
         if self._is_untyped:
-            raise MissingContentType("a body that is not empty needs a content type")
+            raise MissingContentType("a request with a body needs the header Content-Type")
 
 
 class StreamedBody:

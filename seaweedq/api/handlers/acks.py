@@ -178,11 +178,14 @@ class Acks:
         """Returns the dispatcher's answer to a request about messages."""
         calls = self.calls
         if wanted.ids is None and wanted.lease is None:
-            raise InvalidRequest("the request has neither ids nor lease; it needs one of them, or both", field="ids")
+            raise InvalidRequest(
+                "the request has neither ids nor lease; it must have at least one of these fields", field="ids"
+            )
         if isinstance(wanted, NackRequest) and not wanted.attempted and (wanted.delay_s or wanted.reject):
             other = "reject" if wanted.reject else "delay_s"
             raise InvalidRequest(
-                f"attempted=false cannot be combined with {other}: such messages are redelivered immediately",
+                f"attempted=false cannot be combined with {other}: messages nacked with "
+                "attempted=false are redelivered immediately",
                 field="attempted",
             )
 

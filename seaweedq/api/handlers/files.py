@@ -161,7 +161,10 @@ async def topic_files(
     or empty. The last page has no `next`.
     """
     if after and segment not in (None, after.segment):
-        raise InvalidRequest(f"after is in segment {after.segment}, not in {segment}", field="after")
+        raise InvalidRequest(
+            f"the parameter after names a file of segment {after.segment}, but the parameter segment is {segment}",
+            field="after",
+        )
     named = await services.catalog.require(topic)
     if segment is not None:
         await services.check(named, segment)

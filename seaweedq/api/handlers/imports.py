@@ -270,7 +270,7 @@ async def put_write(
         detail = f"the write names {len(uploads)} uploads; max_write_uploads is {limit}"
         raise InvalidRequest(detail, field="uploads", value=len(uploads), bound=limit)
     if len(set(uploads)) < len(uploads):
-        raise InvalidRequest("the write names an upload twice", field="uploads")
+        raise InvalidRequest("the write lists an upload twice; list each upload once", field="uploads")
     found = await services.broker.catalog.require(topic)
     bare = _bare(found, asked.format, asked.bare)
     record, begun = await services.broker.writing.write(
@@ -330,7 +330,7 @@ def _bare(topic: Topic, format: str, bare: bool | UnsetType) -> bool:
     if bare is UNSET:
         return format == "ndjson" and topic.record.config.lines_are_bare
     if bare and (format != "ndjson" or topic.layout.format is Format.BYTES):
-        raise InvalidRequest("bare works only with NDJSON files on json and typed topics", field="bare")
+        raise InvalidRequest("bare can be used only for NDJSON files, and only on json and typed topics", field="bare")
     return bool(bare)
 
 

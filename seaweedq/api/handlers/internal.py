@@ -103,7 +103,7 @@ class Internal:
                 if call is None or not call.of_holding:
                     self.broker.readiness.check_joined()
                 if call is None:
-                    raise RouteNotFound(f"there is no internal call {name[:200]}")
+                    raise RouteNotFound(f"there is no internal route {name[:200]}")
                 async with self.reader.body_of_peer(request, FORWARD_BYTES) as content:
                     asked = () if call.decode is None else (call.decode(content),)
                     if call.of_holding:
@@ -238,6 +238,6 @@ class Internal:
             await catalog.refresh(call.topic)
             found = catalog.get(call.topic)
         if found is None or found.record.incarnation != call.incarnation:
-            raise NotOwner(f"this broker knows no such topic {call.topic!r}")
+            raise NotOwner(f"this broker does not know the topic {call.topic!r}")
         catalog.check(found)
         return found

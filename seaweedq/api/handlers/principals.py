@@ -67,15 +67,18 @@ def grants_of(wanted: Sequence[GrantRequest]) -> tuple[Grant, ...]:
     for grant in wanted:
         for pattern in [*grant.topics, *grant.subscriptions]:
             if not _PATTERN.fullmatch(pattern):
-                raise _refused(f"{pattern!r} is neither a name nor a name that ends in *", pattern)
+                raise _refused(
+                    f"{pattern!r} is not a valid pattern: use a name, or the beginning of a name followed by *", pattern
+                )
         for pattern in grant.topics:
             if pattern.startswith(OURS) and pattern.endswith(ANY):
                 raise _refused(
-                    f"{pattern!r} matches nothing: topics {OURS}* can be granted only by their whole names", pattern
+                    f"{pattern!r} matches no topic: a grant must give the full name of a topic that begins with {OURS}",
+                    pattern,
                 )
         if not grant.topics and set(grant.actions) - OF_THE_CLUSTER:
             named = ", ".join(sorted(set(grant.actions) - OF_THE_CLUSTER))
-            raise _refused(f"a grant of {named} names no topics; use ['*'] for all topics", "")
+            raise _refused(f"the grant {named} lists no topics; to grant all topics, use ['*']", "")
     return tuple(Grant(tuple(one.actions), tuple(one.topics), tuple(one.subscriptions)) for one in wanted)
 
 

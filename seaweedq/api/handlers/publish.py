@@ -335,7 +335,8 @@ def _check_format(layout: Layout, stated: str | None) -> None:
     own = layout.format.value
     if stated is not None and stated != own:
         raise InvalidRequest(
-            f"the topic has the format {own} (or would be created with it), but the request asks for {stated[:20]!r}",
+            f"the request asks for the format {stated[:20]!r}, but the topic has the format "
+            f"{own}, or would be created with it",
             field="format",
             value=stated[:20],
         )

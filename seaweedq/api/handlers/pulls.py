@@ -65,7 +65,8 @@ def wants_arrow(request: Request) -> bool:
         return True
     if not request.accepts(JSON):
         raise NotAcceptable(
-            f"pulls are answered as {JSON} or {ARROW}; the request accepts {accepted[:SHOWN].decode('latin-1')!r}",
+            f"a pull can be answered only as {JSON} or {ARROW}, but the request accepts "
+            f"{accepted[:SHOWN].decode('latin-1')!r}",
             supported=[JSON, ARROW],
         )
     return False
@@ -329,7 +330,7 @@ def check_count(content: bytes) -> None:
     memory than there is, and a retry would not help."""
     if content.count(b",") > MAX_IDS + _MORE_COMMAS:
         raise InvalidRequest(
-            f"ids has more than {MAX_IDS} values; it must have 1 to {MAX_IDS}", field="ids", bound=MAX_IDS
+            f"ids has more than {MAX_IDS} values; it must have 1 to {MAX_IDS} values", field="ids", bound=MAX_IDS
         )
 
 

@@ -90,7 +90,7 @@ _EXAMPLE = {
         }
     ],
     "may_be_lost": [
-        "uploads that were started after the state that the rebuild starts from, and signed URLs issued since then"
+        ("uploads that were started after the state on which the rebuild is based, and signed URLs issued since then")
     ],
 }
 
@@ -117,10 +117,13 @@ async def rebuild(
     is running, a journal cannot be read, or a journal to leave out is unknown."""
     waiting = parts.broker.waiting
     if waiting is None and not wanted.dry_run and await parts.broker.begin_to_wait():
-        raise RebuildConflict("topics wait for a rebuild, so all brokers now stop serving. Try again in a moment")
+        raise RebuildConflict(
+            "some topics wait for a rebuild, so all brokers now stop serving requests. Try again in a moment"
+        )
     if waiting is None:
         raise RebuildConflict(
-            "this broker is serving or starting: it has no sign that coordination was lost or restored"
+            "rebuild refused: this broker is serving or starting, and has seen no sign that "
+            "coordination was lost or restored to an earlier state"
         )
     wish = Wish(frozenset(wanted.without_journals), wanted.without_tokens)
     report = await (waiting.propose(wish) if wanted.dry_run else waiting.rebuild(wish))

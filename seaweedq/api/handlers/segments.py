@@ -682,12 +682,12 @@ def _points(number: int, whole: KeyRange, wanted: SplitRequest) -> list[int]:
     """Returns the key hashes at which a range is cut. Raises InvalidRequest."""
     if wanted.at is not UNSET:
         if wanted.parts is not UNSET:
-            raise InvalidRequest("parts and at cannot be combined", field="at", value=wanted.at)
+            raise InvalidRequest("the fields parts and at cannot be combined", field="at", value=wanted.at)
         return wanted.at
     parts = wanted.parts or 2
     if len(whole) < parts:
         raise InvalidRequest(
-            f"segment {number} has {len(whole)} key hashes, too few for {parts} parts",
+            f"segment {number} covers only {len(whole)} key hashes, too few to split it into {parts} parts",
             field="parts",
             value=parts,
             bound=len(whole),
@@ -705,7 +705,7 @@ def _broker_meant(roster: Roster, to: str) -> str | None:
         raise InvalidRequest(detail, field="to", value=to, brokers=brokers)
     if named and not roster.brokers[named[0]].record.takes_more:
         raise InvalidRequest(
-            f"broker {named[0]} is starting or draining, and accepts no segments", field="to", value=to
+            f"broker {named[0]} cannot accept segments, because it is starting or draining", field="to", value=to
         )
     return named[0] if named else None
 

@@ -136,7 +136,7 @@ def changes_of(wanted: SubscriptionRequest | SubscriptionChange) -> dict[str, An
         found["backoff_s"] = tuple(found["backoff_s"])
     if (chosen := found.get("filter")) is not None:
         if not chosen.key_prefix and not chosen.headers:
-            raise InvalidRequest("filter is {}; it needs key_prefix, headers or both", field="filter", value={})
+            raise InvalidRequest("the filter {} is empty; set key_prefix, headers or both", field="filter", value={})
         found["filter"] = MessageFilter(chosen.key_prefix, chosen.headers)
     return found
 
@@ -147,7 +147,7 @@ def compare(name: str, there: SubscriptionRecord, record: SubscriptionRecord, na
     differences = {field: {"current": old, "requested": new} for field, (old, new) in pairs.items() if old != new}
     if differences:
         raise SubscriptionConflict(
-            f"subscription {name!r} exists: {show_differences(differences)}", differences=differences
+            f"subscription {name!r} already exists: {show_differences(differences)}", differences=differences
         )
 
 

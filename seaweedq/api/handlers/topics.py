@@ -221,7 +221,9 @@ def new_config(wanted: TopicRequest) -> TopicConfig:
     format = Format(wanted.format or Format.JSON)
     if (format is Format.TYPED) != bool(wanted.schema):
         raise InvalidRequest(
-            "a typed topic needs a schema; other topics must not have one", field="schema", value=format
+            "a topic of the format typed needs a schema; a topic of another format must not have a schema",
+            field="schema",
+            value=format,
         )
     if wanted.schema:
         _check_size(wanted.schema)
@@ -250,7 +252,8 @@ def changed_config(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
     replace = msgspec.structs.replace
     if wanted.ndjson == "bare" and config.format == "bytes":
         raise InvalidRequest(
-            "ndjson is bare, but bare lines are JSON values, which a bytes topic cannot hold",
+            "ndjson cannot be bare for a bytes topic: bare lines are JSON values, and a bytes "
+            "topic cannot store JSON values",
             field="ndjson",
             value="bare",
         )
@@ -300,7 +303,9 @@ def compare(topic: Topic, wanted: TopicRequest) -> None:
         if current[field] != value:
             differences[field] = {"current": current[field], "requested": value}
     if differences:
-        raise TopicConflict(f"topic {topic.name!r} exists: {show_differences(differences)}", differences=differences)
+        raise TopicConflict(
+            f"topic {topic.name!r} already exists: {show_differences(differences)}", differences=differences
+        )
 
 
 async def may_create(request: Request, catalog: Catalog, name: str) -> bool:
@@ -526,7 +531,9 @@ async def create_topic(
                 request.spend("changes", new_config(wanted).initial_segments - 1)
             return answer
     raise TopicBeingDeleted(
-        f"topic {topic!r} is being deleted concurrently; gave up after {TRIES} attempts", topic=topic
+        f"topic {topic!r} was deleted by other requests while this request was creating it; "
+        f"gave up after {TRIES} attempts",
+        topic=topic,
     )
 
 
@@ -592,7 +599,9 @@ async def change_topic(
     if dry_run:
         named = [name for name in wanted.__struct_fields__ if getattr(wanted, name) is not UNSET]
         if others := [name for name in named if name != "retention"]:
-            raise InvalidRequest(f"dry_run previews only retention; leave out {', '.join(others)}", field=others[0])
+            raise InvalidRequest(
+                f"dry_run can preview only a change of retention; leave out {', '.join(others)}", field=others[0]
+            )
         policy = changed_config(found.record.config, wanted).retention
         flushed = {number: one.flushed for number, one in (await services.positions.positions(found)).items()}
         taken = await services.files.preview(found, policy, flushed, services.reader.clock.now_us())
@@ -612,7 +621,9 @@ async def _change_schema(
         detail = f"a request that changes the schema must change nothing else; leave out {', '.join(others)}"
         raise InvalidRequest(detail, field=others[0])
     if wanted.schema is UNSET:
-        raise InvalidRequest("if_schema_id needs a schema, but the request has none", field="if_schema_id")
+        raise InvalidRequest(
+            "if_schema_id can be used only together with schema, but the request has no schema", field="if_schema_id"
+        )
     if topic.name.startswith(OURS):
         detail = f"the schema of topic {topic.name!r} cannot change, because brokers write to this topic"
         raise InvalidRequest(detail, field="schema", value=topic.name)

@@ -393,7 +393,7 @@ class UploadContent:
 def _check_length(request: Request, upload: str, record: UploadRecord) -> None:
     size = request.content_length
     if size is None or request.header(b"transfer-encoding") is not None:
-        raise InvalidRequest("the PUT of an upload needs a Content-Length", field="content-length")
+        raise InvalidRequest("the PUT of an upload needs the header Content-Length", field="content-length")
     if size != record.size:
         detail = f"the upload was created for {record.size} bytes, but Content-Length is {size}"
         raise UploadMismatch(detail, upload_id=upload, field="size", value=size, bound=record.size)

@@ -227,4 +227,6 @@ class StreamSession:
             await self.transport.bye(error)
         except Exception as error:
             unexpected(error)  # logs it
-            await self.transport.bye(SeaweedqError("the broker met an unexpected error; its log has the details"))
+            await self.transport.bye(
+                SeaweedqError("the broker met an unexpected error; see the broker's log for details")
+            )

@@ -169,7 +169,7 @@ class SubscriptionStreamRoute:
         options, consumer = request.query, request.query.get("consumer")
         if consumer is not None and not 1 <= len(consumer) <= CONSUMER_CHARACTERS:
             raise InvalidRequest(
-                f"consumer has {len(consumer)} characters; it must have 1 to {CONSUMER_CHARACTERS}",
+                f"the consumer name has {len(consumer)} characters; it must have 1 to {CONSUMER_CHARACTERS} characters",
                 field="consumer",
                 value=consumer[:100],
                 bound=CONSUMER_CHARACTERS,
@@ -217,7 +217,7 @@ class SubscriptionStream:
     async def hear(self, text: str | None) -> bytes:
         """Returns the answer to a message of the client."""
         if not text:
-            raise UnreadableBody("the message is not JSON: it is empty, or not a text frame")
+            raise UnreadableBody("the WebSocket message is not JSON: it is empty, or is not a text frame")
         content = text.encode()
         check_count(content)
         with self.route.acks.calls.reader.decoding_json(content):
@@ -225,7 +225,8 @@ class SubscriptionStream:
             named = {verb: one for verb in said.__struct_fields__ if (one := getattr(said, verb)) is not UNSET}
             if len(named) != 1:
                 raise InvalidRequest(
-                    f"the message has {sorted(named)}; it must have exactly one of ack, nack and extend"
+                    f"the message has the fields {sorted(named)}; it must have exactly one of the fields "
+                    "ack, nack and extend"
                 )
             ((verb, wanted),) = named.items()
             path = f"/v1/topics/{self.topic.name}/subscriptions/{self.name}/{verb}"

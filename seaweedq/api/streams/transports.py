@@ -75,7 +75,7 @@ class EventId:
         found = _ID.fullmatch(text)
         if found is None:
             raise InvalidPositions(
-                f"{text[:SHOWN]!r} is not an event id, which consists of a lease name, a dot and a number",
+                f"{text[:SHOWN]!r} is not a valid event id; an event id consists of a lease name, a dot and a number",
                 value=text[:SHOWN],
             )
         segment, offset = divmod(int(found["n"]), SEGMENT_STEP)
@@ -169,7 +169,8 @@ def check_accepted(request: Request) -> None:
     if not request.accepts(MEDIA):
         stated = (request.header(b"accept") or "")[:SHOWN]
         raise NotAcceptable(
-            f"the stream is available as {MEDIA} or a WebSocket; the request accepts {stated!r}", supported=[MEDIA]
+            f"the stream is available only as {MEDIA} or as a WebSocket, but the request accepts {stated!r}",
+            supported=[MEDIA],
         )
 
 
@@ -243,7 +244,9 @@ async def listen(request: Request, socket: WebSocket, hear: Hear) -> None:
                 raise ClientGone from None
             except Exception as error:
                 unexpected(error)  # logs it
-                await socket.refuse(SeaweedqError("the broker met an unexpected error; its log has the details"))
+                await socket.refuse(
+                    SeaweedqError("the broker met an unexpected error; see the broker's log for details")
+                )
 
 
 async def nothing_to_say(text: str | None) -> bytes:
@@ -252,4 +255,4 @@ async def nothing_to_say(text: str | None) -> bytes:
         msgspec.json.decode(text or "", type=msgspec.Raw)
     except (msgspec.DecodeError, RecursionError) as error:
         raise UnreadableBody(f"the message is {in_words(error)}") from None
-    raise InvalidRequest("a topic's stream accepts no messages; a subscription's stream does")
+    raise InvalidRequest("clients cannot send messages on a topic's stream, only on a subscription's stream")

@@ -96,7 +96,11 @@ class AdminToken:
             self._read(self._path, seen)
         except (OSError, ValueError) as error:
             if self._digest is not None:
-                logger.warning("admin_token_file can no longer be used, so its token is no longer valid: %s", error)
+                logger.warning(
+                    "the file named by admin_token_file can no longer be used, so the admin token is no "
+                    "longer valid: %s",
+                    error,
+                )
             self._digest = self._seen = None
         return self._digest != before
 
@@ -123,7 +127,8 @@ def _stamp(path: Path) -> Stamp:
     found = os.stat(path)  # of the file behind a link: Kubernetes renews a secret by another one
     if found.st_mode & stat.S_IWOTH:
         raise ValueError(
-            f"any user of this machine can write to the file (mode {stat.S_IMODE(found.st_mode):04o}): chmod o-w"
+            "any user of this machine can write to the file (mode "
+            f"{stat.S_IMODE(found.st_mode):04o}); to forbid this, run chmod o-w on the file"
         )
     return found.st_ino, found.st_ctime_ns, found.st_size
 

@@ -81,10 +81,15 @@ class Principals:
         InvalidRequest, NeedsNewerBroker, Unavailable."""
         if name == ADMIN:
             raise InvalidRequest(
-                f"the principal {ADMIN!r} belongs to admin_token_file; choose another name", field="principal"
+                f"the name {ADMIN!r} is reserved for the principal of admin_token_file; choose another name",
+                field="principal",
             )
         if name == DEFAULT and (grants or disabled):
-            raise InvalidRequest(f"{DEFAULT!r} is not a principal: it has only limits", field="principal")
+            raise InvalidRequest(
+                f"{DEFAULT!r} is not a principal, but stands for all principals without limits of "
+                "their own; set only limits for it",
+                field="principal",
+            )
         key = keys.PRINCIPALS.key(name)
         for _ in range(TRIES):
             there = await self._coordination.get(key)
@@ -146,7 +151,7 @@ class Principals:
         """Raises Forbidden if a caller may not see or revoke a token, whether or not it exists."""
         if not self.may_see(caller, token):
             raise Forbidden(
-                f"the request needs the right {Action.ACCESS}, or the token that issued this one",
+                f"the request needs the right {Action.ACCESS}, or a token from which the requested token was issued",
                 action=str(Action.ACCESS),
                 resource="cluster",
             )
@@ -169,21 +174,27 @@ class Principals:
         """Returns the principal of a token, and the token from which it comes."""
         if wanted.principal is not None and judge(caller, Action.ACCESS, CLUSTER):
             if wanted.principal == DEFAULT:
-                raise InvalidRequest(f"{DEFAULT!r} is not a principal, and has no tokens", field="principal")
+                raise InvalidRequest(
+                    f"{DEFAULT!r} is not a principal, but stands for all principals without limits of "
+                    "their own; it cannot have tokens",
+                    field="principal",
+                )
             return wanted.principal, None
         if wanted.principal not in (None, caller.principal):
             raise Forbidden(
-                f"a token for another principal needs the right {Action.ACCESS}",
+                f"issuing a token for another principal needs the right {Action.ACCESS}",
                 action=str(Action.ACCESS),
                 resource="cluster",
             )
         if caller.principal is None or caller.token is None or caller.principal == ADMIN:
-            raise InvalidRequest("name the principal that the token is for", field="principal")
+            raise InvalidRequest("the request must name the principal for which the token is issued", field="principal")
         if wanted.grants is not None and not all(layer.cover(wanted.grants) for layer in caller.layers):
-            raise Forbidden("a token cannot grant more than the token that issues it")
+            raise Forbidden("a new token cannot grant more rights than the token from which it is issued")
         if len(list(self.view.lineage(caller.token))) >= MAX_DEPTH:
             raise InvalidRequest(
-                f"a chain of tokens, each issued from the one before, has at most {MAX_DEPTH} tokens", bound=MAX_DEPTH
+                "the chain of tokens from which the new token would be issued is too long: a chain "
+                f"can have at most {MAX_DEPTH} tokens",
+                bound=MAX_DEPTH,
             )
         return caller.principal, caller.token
 
@@ -194,14 +205,15 @@ class Principals:
         own, minted = len(tokens), sum(self.view.tokens[one].parent is not None for one in tokens) if is_minted else 0
         if minted >= MOST_MINTED:
             raise InvalidRequest(
-                f"the principal has issued {minted} tokens from its own tokens, and the limit is {MOST_MINTED}; "
-                f"revoke some, or ask an administrator, who may issue up to {MOST_OF_ONE}",
+                f"the principal has issued {minted} tokens from its own tokens; the limit is "
+                f"{MOST_MINTED}. Revoke some tokens, or ask an administrator, who may issue up to "
+                f"{MOST_OF_ONE} tokens for the principal",
                 bound=MOST_MINTED,
             )
         if own >= MOST_OF_ONE or len(self.view.tokens) >= MOST:
             raise InvalidRequest(
-                f"the principal has {own} tokens; the limit is {MOST_OF_ONE} per principal, and {MOST} per cluster; "
-                "revoke some",
+                f"the principal has {own} tokens; the limit is {MOST_OF_ONE} tokens per principal and "
+                f"{MOST} per cluster; revoke some tokens",
                 bound=MOST_OF_ONE,
             )
 
@@ -211,7 +223,7 @@ class Principals:
             return []
         there = await self._coordination.get(keys.TOKENS.key(parent))
         if there is None:
-            raise TokenNotFound("the token of this request was revoked while the request was running", token=parent)
+            raise TokenNotFound("this request's token was revoked while the request was running", token=parent)
         return [Compare(there.key, there.revision)]
 
     def _issued(self, caller: Caller, wanted: TokenSpec, name: str, uid: str, parent: str | None) -> IssuedToken:

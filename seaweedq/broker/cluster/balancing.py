@@ -88,7 +88,7 @@ class Rebalancer:
             await self._peers.call(url, "give", request, bool, GIVE_S)
             self._moved_s[move.segment] = self._clock.monotonic_s()
         except SeaweedqError as error:
-            logger.info("segment %d of %s stays with %s: %s", segment, topic, move.source, error)
+            logger.info("segment %d of topic %s was not moved from broker %s: %s", segment, topic, move.source, error)
 
 
 def _assign(
@@ -147,20 +147,28 @@ class Autoscaler:
             except TooManySegments:  # by every round anew, so it is not logged
                 self.withheld += 1
             except SeaweedqError as error:
-                logger.info("could not plan %s: %s", plan, error)
+                logger.info("could not carry out the change %s: %s", plan, error)
                 concerned = (plan.left, plan.right) if isinstance(plan, Merge) else (plan.segment,)
                 self._later |= dict.fromkeys(concerned, now_s + LATER_S)
 
     async def _carry_out(self, plan: Plan) -> None:
         if isinstance(plan, Split) and (topic := self._topic(plan.segment)):
             logger.info(
-                "segment %d of %s is overloaded: splitting it at %s", plan.segment[2], topic.name, list(plan.points)
+                "segment %d of topic %s is overloaded; splitting the segment at the key hashes %s",
+                plan.segment[2],
+                topic.name,
+                list(plan.points),
             )
             await self._planner.plan(
                 topic, [plan.segment[2]], plan.points, plan.owners, [self._election.leader_compare()]
             )
         elif isinstance(plan, Merge) and (topic := self._topic(plan.left)):
-            logger.info("segments %d and %d of %s are idle: merging them", plan.left[2], plan.right[2], topic.name)
+            logger.info(
+                "segments %d and %d of topic %s are idle; merging these segments",
+                plan.left[2],
+                plan.right[2],
+                topic.name,
+            )
             await self._planner.plan(topic, [plan.left[2], plan.right[2]], compares=[self._election.leader_compare()])
         elif isinstance(plan, Gather):
             await self._rebalancer.move(Move(plan.segment, plan.source, plan.target))
@@ -197,7 +205,8 @@ class Autoscaler:
         for segment, plan in hot.items():
             if segment not in self._told:
                 logger.warning(
-                    "segment %d of %s is not split: a single key (hash %d) causes %d%% of its load",
+                    "segment %d of topic %s is overloaded, but is not split, because one key (hash %d) "
+                    "causes %d%% of the segment's load",
                     segment[2],
                     segment[0],
                     plan.hash,

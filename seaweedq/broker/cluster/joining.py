@@ -52,15 +52,16 @@ async def cluster_of(
     record = known.record
     if record.store and await known_identity(store) is None:
         raise UnfitStore(
-            f"{named}: coordination already belongs to cluster {record.cluster}, but this store has no "
-            "_cluster.json, so it is not that cluster's store; start with the store that all brokers use, or with "
-            "new coordination"
+            f"{named}: coordination belongs to cluster {record.cluster}, but this store has no "
+            "_cluster.json, so the store does not belong to that cluster; start with the store "
+            "that all brokers use, or with new coordination"
         )
     identity = await cluster_identity(store, record.cluster, clock, ids.nonce())
     if identity.cluster != record.cluster:
         raise UnfitStore(
-            f"{named}: the store belongs to cluster {identity.cluster}, but coordination to {record.cluster}; "
-            "start with the coordination that the store was created with, or with a new store"
+            f"{named}: the store belongs to cluster {identity.cluster}, but coordination belongs "
+            f"to cluster {record.cluster}; start with the coordination that the store was created "
+            "with, or with a new store"
         )
     generation = Generation(record.generation, record.nonce)
     if not record.store:
@@ -69,7 +70,10 @@ async def cluster_of(
         reach("join.generation")
         record = (await _record(coordination, known.replace(store=identity.store))).record
     if record.store != identity.store:
-        raise UnfitStore(f"{named}: coordination belongs to another store of cluster {record.cluster}")
+        raise UnfitStore(
+            f"{named}: coordination belongs to cluster {record.cluster}, but was set up with a "
+            "different store; start with the store that all brokers use"
+        )
     await check_generation(store, generation, named)
     return record
 
@@ -96,9 +100,10 @@ async def _compare_level(store: ObjectStore, level: int) -> None:
     """Logs if the store names a higher level: an upgrade was broken off early, or coordination is of an older day."""
     if level < levels.HIGHEST and (marked := await marked_level(store)) > level:
         logger.warning(
-            "the store has level %d, but coordination has level %d: an upgrade was interrupted, or coordination was "
-            "restored from an earlier state. Run `seaweedq cluster level %d` to complete the upgrade, and start no "
-            "broker that cannot read that level",
+            "the store has format level %d, but coordination has format level %d: an upgrade was "
+            "interrupted, or coordination was restored to an earlier state. Run `seaweedq "
+            "cluster level %d` to complete the upgrade, and do not start a broker that cannot "
+            "read that level",
             marked,
             level,
             marked,
@@ -124,7 +129,7 @@ async def check_secret(peers: Peers, roster: Roster) -> None:
     async def ask(url: str) -> None:
         with suppress(Unavailable):
             if await peers.refused(url, ASK_S):
-                raise _another_secret(f"the broker at {url} has")
+                raise _another_secret(f"the broker at {url} uses another cluster_secret than this broker")
 
     await _wait_for_strange(roster)
     await asyncio.gather(*map(ask, sorted({known.record.url for known in roster.brokers.values()})))
@@ -135,14 +140,14 @@ async def _wait_for_strange(roster: Roster) -> None:
     while roster.strange and not roster.brokers:
         if left_s <= 0:
             named = ", ".join(sorted(roster.strange)[:NAMED])
-            raise _another_secret(f"the records of the other brokers ({named}) were made with")
+            raise _another_secret(f"the other brokers ({named}) use another cluster_secret than this broker")
         left_s -= REREAD_S
         await asyncio.sleep(REREAD_S)
         await roster.load()
 
 
-def _another_secret(who: str) -> InvalidRequest:
-    return InvalidRequest(f"{who} a different cluster_secret; give all brokers the same one", field="cluster_secret")
+def _another_secret(what: str) -> InvalidRequest:
+    return InvalidRequest(f"{what}; give all brokers the same cluster_secret", field="cluster_secret")
 
 
 class Following(Service):

@@ -117,7 +117,7 @@ class Recoveries:
             except (NeedsNewerBroker, PeerTooOld):
                 unable.add(other)
             except SeaweedqError as error:  # another try may do better
-                logger.warning("broker %s has not recovered the journal of %s: %s", other, broker, error)
+                logger.warning("broker %s has not yet recovered the journal of broker %s: %s", other, broker, error)
                 return False
         await self._note(broker, journal, None, why)
         return False
@@ -167,13 +167,14 @@ class Recoveries:
             self._asked[broker] = other
             if other:
                 logger.info(
-                    "asking broker %s to recover the journal of %s, because this broker cannot read that journal",
+                    "asking broker %s to recover the journal of broker %s, because this broker cannot read the journal",
                     other,
                     broker,
                 )
             else:
                 logger.error(
-                    "no running broker can read the journal of %s, so its segments wait for one that can: %s",
+                    "no running broker can read the journal of broker %s, so that broker's segments are "
+                    "unavailable until a broker that can read the journal starts: %s",
                     broker,
                     why,
                 )
@@ -265,9 +266,9 @@ class Leader:
         try:
             await self.round()
         except (Fenced, Unavailable) as error:
-            logger.warning("a leader round ended early: %s", error)
+            logger.warning("the leader's periodic work was interrupted: %s", error)
         except SeaweedqError:
-            logger.exception("a leader round failed")
+            logger.exception("the leader's periodic work failed")
 
     async def stop(self) -> None:
         """Ends the tasks beside the rounds."""
@@ -301,7 +302,7 @@ class Leader:
         again.pause_s = min(2 * again.pause_s, LAST_AGAIN_S)
         if not task.cancelled() and (error := task.exception()):
             unforeseen = None if isinstance(error, SeaweedqError) else error
-            logger.error("the journal of %s is not recovered yet: %s", broker, error, exc_info=unforeseen)
+            logger.error("the journal of broker %s has not been recovered yet: %s", broker, error, exc_info=unforeseen)
         self._wake.set()
 
     async def _assign_unassigned(self) -> None:
@@ -351,7 +352,9 @@ class Leader:
         given = [one for one in ordered if one.segment in targets]
         pages = [given[start : start + PAGE] for start in range(0, len(given), PAGE)]
         if not all(await gather_bounded(GIVES, partial(self._give_page, targets, released), pages)):
-            logger.warning("segments or brokers have changed in the meantime; checking again")
+            logger.warning(
+                "segments or brokers changed while the leader was giving segments to brokers; checking again"
+            )
             await asyncio.gather(self._catalog.load(), self._roster.load())
             self._wake.set()
 

@@ -81,14 +81,17 @@ class LevelUpgrade:
         level, possible, newest = self._level.level, self._level.possible, self._level.newest
         if possible > level:
             logger.info(
-                "all brokers can read level %d; to upgrade the cluster from level %d, run `seaweedq cluster level`",
+                "all brokers can read format level %d; to upgrade the cluster from format level %d, "
+                "run `seaweedq cluster level`",
                 possible,
                 level,
             )
         elif newest > level:
             too_old = ", ".join(self._level.too_old_for(newest)[:NAMED])
             logger.info(
-                "the cluster stays at level %d, because these brokers cannot read a higher level: %s", level, too_old
+                "the cluster stays at format level %d, because these brokers cannot read a higher level: %s",
+                level,
+                too_old,
             )
 
     async def _begin(self, to: int) -> None:
@@ -102,15 +105,19 @@ class LevelUpgrade:
             await mark_level(self._store, to)
             reach("level.marked")
             if await self._announce(known, to, [entry for entry, _ in living]):
-                logger.warning("upgrading the cluster from level %d to level %d", known.record.level, to)
+                logger.warning("upgrading the cluster from format level %d to format level %d", known.record.level, to)
                 reach("level.announced")
                 return
-        raise Unavailable("brokers kept joining or leaving while the level was being raised; try again")
+        raise Unavailable(
+            "the cluster's format level was not raised, because brokers kept joining or leaving; try again"
+        )
 
     async def _check(self, level: int, to: int, living: Sequence[_Living]) -> None:
         """Raises LevelConflict if the level may not become `to`."""
         if to < level:
-            raise LevelConflict(f"the cluster already has level {level}, and cannot be downgraded", level=level, to=to)
+            raise LevelConflict(
+                f"the cluster already has format level {level}; the level cannot be lowered", level=level, to=to
+            )
         too_old = {str(keys.BROKERS.parse(entry.key)[0]) for entry, reads in living if not (reads and reads.reads(to))}
         entries, _ = await read_all(self._coordination, keys.JOURNALS.prefix())
         for entry in entries:
@@ -121,7 +128,8 @@ class LevelUpgrade:
             named = sorted(too_old)
             shown = ", ".join(named[:NAMED]) + (f" and {len(named) - NAMED} more" if len(named) > NAMED else "")
             raise LevelConflict(
-                f"these brokers, or the brokers that left these journals, cannot read level {to}: {shown}",
+                f"the cluster cannot be upgraded to format level {to}: these brokers, or the brokers "
+                f"that left these journals, cannot read that level: {shown}",
                 level=level,
                 to=to,
                 too_old=named,
@@ -145,7 +153,9 @@ class LevelUpgrade:
                 level = known.record.level
                 put = Put(keys.CLUSTER.key(), keys.CLUSTER.encode(known.replace(written=level)))
                 if await self._coordination.commit([Compare(put.key, known.revision)], [put]) is not None:
-                    logger.warning("the cluster now has level %d, and brokers write its formats", level)
+                    logger.warning(
+                        "the cluster now has format level %d, and its brokers write the formats of that level", level
+                    )
                     reach("level.written")
                 continue
             await asyncio.sleep(self._lease_s)
@@ -187,7 +197,7 @@ class JoinGuard:
             try:
                 await end_leases(self._coordination, self._level.level, ready_too=self._is_settled)
             except Unavailable as error:
-                logger.warning("brokers that cannot read the cluster's level still have leases: %s", error)
+                logger.warning("brokers that cannot read the cluster's format level still have leases: %s", error)
                 await asyncio.sleep(RETRY_S)
                 self.check()
 
@@ -204,7 +214,11 @@ async def end_leases(coordination: Coordination, level: int, ready_too: bool = T
     too_old = [entry for entry, reads in known if not reads.reads(level) and (ready_too or reads.starting)]
     for entry in too_old:
         (broker,) = keys.BROKERS.parse(entry.key)
-        logger.warning("broker %s cannot read the cluster's level %d: its lease is ended", broker, level)
+        logger.warning(
+            "revoking the lease of broker %s, because that broker cannot read the cluster's format level %d",
+            broker,
+            level,
+        )
         if await _revoke(coordination, entry):  # else it has changed: the next check ends its lease
             await coordination.leases.revoke(entry.lease)
     return bool(too_old)

@@ -56,7 +56,7 @@ class LimitSplit:
                 if self._election.is_leader:
                     await self.split()
             except Exception:
-                logger.exception("limits could not be divided among brokers; continuing")
+                logger.exception("rate limits could not be divided among the brokers; trying again soon")
             await asyncio.sleep(SPLIT_S)
 
     async def split(self) -> None:

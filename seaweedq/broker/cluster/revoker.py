@@ -97,7 +97,7 @@ class Revoker:
             try:
                 await self.round()
             except (Fenced, SeaweedqError) as error:
-                logger.warning("could not check suspected brokers: %s", error)
+                logger.warning("could not check brokers that are suspected to be dead: %s", error)
             is_idle = not (self._reports.by_broker or self._reports.revoked)
             try:
                 async with asyncio.timeout(None if is_idle else ROUND_S):
@@ -134,7 +134,9 @@ class Revoker:
             return  # the next round sees why
         reach("suspicion.marked")
         named = " and ".join(verdict.reporters)
-        logger.warning("ending the lease of broker %s: it refuses connections from %s", broker, named)
+        logger.warning(
+            "revoking the lease of broker %s, because that broker refuses connections from %s", broker, named
+        )
         await self._coordination.leases.revoke(there.lease)
         self.revocations += 1
         reach("suspicion.revoked")
@@ -155,6 +157,7 @@ class Revoker:
         compares = [self._election.leader_compare(), Compare(keys.BROKERS.key(broker), 0), Compare(key, revision)]
         if await self._coordination.commit(compares, [Delete(key)]) is not None:
             logger.info(
-                "other brokers may now dispatch the subscriptions of broker %s, whose lease was ended on suspicion",
+                "other brokers may now dispatch the subscriptions of broker %s, whose lease was "
+                "revoked because it seemed to be dead",
                 broker,
             )

@@ -96,7 +96,7 @@ class Snapshots:
         reach("snapshot.number")
         revision = await self._coordination.commit([leads, Compare(put.key, counter.revision)], [put])
         if revision is None:
-            raise Fenced("another broker is the leader, and writes coordination's snapshots")
+            raise Fenced("another broker is the leader, so this broker stores no snapshots of coordination")
         reach("snapshot.numbered")
         size_bytes = await self._backups.put_snapshot(State(self._generations.mine.number, number, of, there))
         if size_bytes is None:  # nobody else of this history has put it

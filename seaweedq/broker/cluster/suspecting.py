@@ -169,7 +169,7 @@ class Prober:
                 self._reported.pop(broker, None)
                 return
             except CoordinationUnavailable as error:
-                logger.info("the report on broker %s could not be withdrawn yet: %s", broker, error)
+                logger.info("the report that broker %s seems to be dead could not be withdrawn yet: %s", broker, error)
                 await asyncio.sleep(AGAIN_S)
 
     def _key(self, broker: str) -> str:
@@ -189,8 +189,8 @@ class OwnRevocations:
         self.count += 1
         self._last_s = self._clock.monotonic_s()
         return (
-            "; other brokers ended the lease while this broker was running, so it is exempt from suspicion for "
-            f"{EXEMPT_S:g} s"
+            "; other brokers revoked the lease while this broker was running, so for "
+            f"{EXEMPT_S:g} s this broker cannot be suspected again to be dead"
         )
 
     @property
@@ -207,7 +207,7 @@ class OwnRevocations:
             try:
                 said = await membership.end_exemption()
             except CoordinationUnavailable as error:
-                logger.info("could not clear this broker's exemption from suspicion yet: %s", error)
+                logger.info("could not record yet that this broker may be suspected again to be dead: %s", error)
             await asyncio.sleep(AGAIN_S)
         await asyncio.Event().wait()
 

@@ -63,7 +63,9 @@ class Importing(FileWork[ImportRecord]):
             held = await self._create(topic, where, format, bare)
         if (held.record.format, held.record.bare) != (format, bare):
             was = f"{held.record.format}{' (bare)' if held.record.bare else ''}"
-            raise UploadConflict(f"the upload is already being imported as {was}", upload_id=upload_id)
+            raise UploadConflict(
+                f"an import of this upload with other options has already started: {was}", upload_id=upload_id
+            )
         if not is_over(held.record):
             await self._begin_work(where, held)
         return held.record
@@ -73,7 +75,7 @@ class Importing(FileWork[ImportRecord]):
         held = await self._records.read(WorkId.from_topic(topic, name))
         if held is None:
             raise UploadNotFound(
-                f"upload {name!r} has no import, or its import ended too long ago",
+                f"no import of upload {name!r} is known: none was started, or it ended too long ago",
                 topic=topic.name,
                 upload_id=name,
             )

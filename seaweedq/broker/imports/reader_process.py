@@ -67,7 +67,7 @@ StartReader: TypeAlias = Callable[[Job, Layout], Awaitable[ImportReader]]
 
 async def no_reader(job: Job, layout: Layout) -> ImportReader:
     """Raises ReaderDied: a broker that was given no way to read files imports none."""
-    raise ReaderDied("this broker has no process that reads files")
+    raise ReaderDied("this broker cannot import files, because it has no process that reads files")
 
 
 class ReaderProcess:
@@ -142,15 +142,19 @@ class ReaderProcess:
             self._ahead = self._threads.submit(self._read) if rows is not None else None
             return message, rows
         except TimeoutError:
-            raise ReaderDied(f"the reader made no progress for {STALLED_S:g} s") from None
+            raise ReaderDied(f"the process that reads the file made no progress for {STALLED_S:g} s") from None
         except (EOFError, OSError):
             self._process.kill()
             status = await asyncio.get_running_loop().run_in_executor(self._threads, self._process.wait)
             raise ReaderDied(
-                f"signal {-status} ended the reader" if status < 0 else f"the reader ended with status {status}"
+                f"the process that reads the file was ended by signal {-status}"
+                if status < 0
+                else f"the process that reads the file ended with status {status}"
             ) from None
         except (Damaged, pa.ArrowException, ValueError) as error:
-            raise ReaderDied(f"the reader's answer cannot be parsed: {str(error)[:200]}") from None
+            raise ReaderDied(
+                f"the answer of the process that reads the file cannot be parsed: {str(error)[:200]}"
+            ) from None
 
     def _read(self) -> MessageAndRows:
         message = read_head(self._exactly)
@@ -158,12 +162,16 @@ class ReaderProcess:
             return message, None
         if not 0 < message.size <= self._limit_bytes or not 0 < message.rows <= self._job.batch_rows:
             raise Damaged(
-                f"the reader sent a batch of {message.rows} rows in {message.size} bytes, which is over the limit"
+                f"the process that reads the file sent a batch of {message.rows} rows and "
+                f"{message.size} bytes, which exceeds the limit"
             )
         rows = _one_batch(self._exactly(message.size), self._limit_bytes)
         rows.validate(full=True)
         if rows.num_rows != message.rows or not rows.schema.equals(self._layout.rows(mask_of(rows))):
-            raise Damaged("the reader sent a batch with other columns or rows than it announced")
+            raise Damaged(
+                "the process that reads the file sent a batch whose columns or number of rows differ "
+                "from its announcement"
+            )
         return message, rows
 
     def _exactly(self, size: int) -> bytes:
@@ -193,7 +201,7 @@ def _one_batch(stream: bytes, limit_bytes: int) -> pa.RecordBatch:
     except BadRequest as error:
         raise Damaged(error.detail) from None
     except StopIteration:  # which no future can hold
-        raise Damaged("the reader sent a stream without a batch") from None
+        raise Damaged("the process that reads the file sent an Arrow stream without a batch") from None
 
 
 def _started(command: Sequence[str], job: Job) -> Started:

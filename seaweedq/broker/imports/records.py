@@ -46,7 +46,7 @@ def producer_of(name: str, record: ImportRecord | WriteRecord) -> tuple[str, int
 def with_state(record: Work, state: str, **changes: object) -> Work:
     """Returns the record in its next state. Raises ValueError for a state that cannot follow."""
     if state not in NEXT[record.state]:
-        raise ValueError(f"a record cannot change from {record.state} to {state}")
+        raise ValueError(f"the record cannot change from state {record.state} to state {state}")
     return msgspec.structs.replace(record, state=state, **changes)
 
 
@@ -187,7 +187,7 @@ class WorkRecords(Generic[Work]):
             await self._catalog.load()
             topic = self._catalog.topic(where.topic)
             if topic.record.incarnation != where.incarnation:
-                raise NotReady(f"topic {topic.name!r} was deleted and created again in the meantime")
+                raise NotReady(f"topic {topic.name!r} was deleted and created again while the request was running")
 
     async def write(self, where: WorkId, held: Versioned[Work], record: Work) -> Versioned[Work] | None:
         """Replaces a record. Returns None if another broker was faster, or the record is gone. A write whose answer

@@ -134,7 +134,9 @@ class _Working(Generic[Work]):
     def waits_for(self, error: SeaweedqError) -> None:
         """Logs why the work waits: at first, and for each SAID_EACH waits."""
         if self.waits % SAID_EACH == 0:
-            logger.warning("import %s is waiting after row %d: %s", self.where.name, self.now.rows_done, error)
+            logger.warning(
+                "import %s waits after row %d, and will be tried again: %s", self.where.name, self.now.rows_done, error
+            )
         self.waits += 1
 
     def place(self) -> tuple[int, int]:
@@ -215,7 +217,12 @@ class WorkRunner(Generic[Work]):
                 except ReaderDied as error:
                     deaths = deaths + 1 if at == work.now.rows_done else 1
                     at = work.now.rows_done
-                    logger.warning("the reader of %s %s failed: %s", self._files.kind, where.name, error)
+                    logger.warning(
+                        "the process that reads the file of the %s of upload or writer %s failed: %s",
+                        self._files.kind,
+                        where.name,
+                        error,
+                    )
                     if deaths >= DEATHS:
                         refusal = InvalidImport(
                             f"the file's reader failed {deaths} times after row {at}: {error}", reason=str(error)
@@ -231,7 +238,12 @@ class WorkRunner(Generic[Work]):
                 with suppress(BrokerStopping):  # the number of durable rows, and that no broker works on it
                     await self._save(work, msgspec.structs.replace(work.now, broker=None))
         except WorkLost:
-            logger.info("another broker continues the %s of %s, or it was removed", self._files.kind, where.name)
+            logger.info(
+                "this broker no longer works on the %s of upload or writer %s: another broker "
+                "continues it, or it was removed",
+                self._files.kind,
+                where.name,
+            )
             return False
         return is_over(work.now)
 
@@ -296,7 +308,9 @@ class WorkRunner(Generic[Work]):
                     return False
             _check_refused(work, message)
             if message.kind != "checked":
-                raise ReaderDied(f"the reader sent {message.kind!r} instead of 'checked'")
+                raise ReaderDied(
+                    f"the process that reads the file sent the message {message.kind!r} instead of 'checked'"
+                )
             counted.append(msgspec.structs.replace(file, rows=message.rows))
         self._reach("checked")
         record = await self._files.list_anew(work.where, work.now, counted)
@@ -336,7 +350,7 @@ class WorkRunner(Generic[Work]):
             await asyncio.wait([coming])
         if work.now.rows_done != work.now.rows:
             raise InvalidImport(
-                f"the check found {work.now.rows} rows in the file, but {work.now.rows_done} were read",
+                f"the check of the file found {work.now.rows} rows, but {work.now.rows_done} rows were read",
                 reason="it has changed",
             )
         before = work.now
@@ -379,7 +393,7 @@ class WorkRunner(Generic[Work]):
             if rows is not None:
                 return rows
             if message.kind != "ended":
-                raise ReaderDied(f"the reader sent {message.kind!r} instead of rows")
+                raise ReaderDied(f"the process that reads the file sent the message {message.kind!r} instead of rows")
             if work.at == len(work.files) - 1:
                 return None
             await self._give(work, work.at + 1)
@@ -395,7 +409,13 @@ class WorkRunner(Generic[Work]):
             await self._check_held(work)
             if int(error.fields.get("newest", 0)) <= batch.last:
                 raise
-            logger.warning("%s %s continues after row %d", self._files.kind, work.where.name, batch.last)
+            logger.warning(
+                "the %s of upload or writer %s continues after row %d, because the rows up to there "
+                "were already published",
+                self._files.kind,
+                work.where.name,
+                batch.last,
+            )
             return PublishResult(batch.count, (), True)
 
     async def _repeat(self, work: _Working[Work], step: Callable[[], Awaitable[T]]) -> T:
@@ -439,7 +459,7 @@ class WorkRunner(Generic[Work]):
             work.held, work.now, work.unsaved, work.waits = held, record, 0, 0
 
     async def _fail(self, work: _Working[Work], problem: ImportProblem) -> None:
-        logger.info("the %s of %s has failed: %s", self._files.kind, work.where.name, problem.detail)
+        logger.info("the %s of upload or writer %s has failed: %s", self._files.kind, work.where.name, problem.detail)
         with suppress(BrokerStopping):  # the broker that adopts it finds the same problem
             before = work.now
             await self._save(work, ended(before, self._broker, self._clock.now_us(), problem))
@@ -502,8 +522,8 @@ async def _copied(store: ObjectStore, name: str, size: int, sha256: str, folder:
     spare = min(SPARE_BYTES, disk.total // SPARE_PART)  # on a small disk a fixed reserve would bar every import
     if disk.free < size + spare:
         raise StoreUnavailable(
-            f"the import needs {size} bytes of disk for a copy of its file, plus {spare} bytes of reserve, but only "
-            f"{disk.free} bytes are free"
+            f"the import needs {size} bytes of disk space for a copy of its file, plus a reserve "
+            f"of {spare} bytes, but only {disk.free} bytes are free"
         )
     with tempfile.TemporaryFile(dir=folder, buffering=0) as copy:
         if await _fill(store, name, size, copy.fileno()) != sha256:
@@ -539,10 +559,10 @@ async def _read(store: ObjectStore, name: str, start: int, size: int) -> bytes:
 def _write(hashed: "hashlib._Hash", descriptor: int, piece: bytes, start: int) -> None:
     hashed.update(piece)
     if os.pwrite(descriptor, piece, start) != len(piece):
-        raise StoreUnavailable("the disk accepted only some bytes of the import's file; is it full?")
+        raise StoreUnavailable("only some bytes of the import's file could be written to the disk; is the disk full?")
 
 
 def _other(what: str) -> InvalidImport:
     return InvalidImport(
-        f"the file in the store is not the one that the import started with: {what} differs", reason=what
+        f"the file in the store is not the file with which the import started: {what} differs", reason=what
     )

@@ -81,7 +81,7 @@ class FileWork(Service, Generic[Work]):
             if is_over(record):
                 break
             if self._stopping.is_set() and not attempt.is_last():
-                raise NotReady(f"this broker is stopping; another broker continues the {self._kind}")
+                raise NotReady(f"this broker is stopping; another broker will continue the {self._kind}")
         return record
 
     def _attempts(self, wait_s: float) -> Attempts:
@@ -102,9 +102,9 @@ class FileWork(Service, Generic[Work]):
                     await self.adopt()
                     self._seen, due_s = brokers, self._clock.monotonic_s() + ADOPT_EACH_S
                 except SeaweedqError as error:
-                    logger.warning("cannot list the %ss: %s", self._kind, error)
+                    logger.warning("cannot list the %s records: %s", self._kind, error)
                 except Exception:
-                    logger.exception("cannot check the %ss; continuing", self._kind)
+                    logger.exception("cannot check the %s records; trying again later", self._kind)
             await asyncio.sleep(CHECK_S)
 
     async def adopt(self) -> None:
@@ -164,7 +164,7 @@ class FileWork(Service, Generic[Work]):
             found = await self._records.write(where, held, adopted)
             if found is None or where in self._tasks:
                 return
-            logger.info("continuing the %s of %s into %s", self._kind, where.name, where.topic)
+            logger.info("continuing the %s of upload or writer %s into topic %s", self._kind, where.name, where.topic)
             held = found
         task = asyncio.create_task(self._work(where, held), name=f"{self._kind} of {where.name}")
         self._tasks[where] = task
@@ -182,6 +182,13 @@ class FileWork(Service, Generic[Work]):
                     return
             self._seen = frozenset()  # so that the next look finds its broker
         except (TopicNotFound, TopicBeingDeleted):
-            logger.info("the %s of %s ends: topic %s was deleted", self._kind, where.name, where.topic)
+            logger.info(
+                "the %s of upload or writer %s ends, because topic %s was deleted", self._kind, where.name, where.topic
+            )
         except Exception:
-            logger.exception("the %s of %s into %s was interrupted by an error", self._kind, where.name, where.topic)
+            logger.exception(
+                "the %s of upload or writer %s into topic %s was interrupted by an error",
+                self._kind,
+                where.name,
+                where.topic,
+            )

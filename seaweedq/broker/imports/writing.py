@@ -170,12 +170,12 @@ class Writing(FileWork[WriteRecord]):
                     waits = waiting.enter_context(self._awaiting(where, wanted.number))
                 await self._begin_work(where, held)
             if self._stopping.is_set() and not attempt.is_last():
-                raise NotReady("this broker is stopping; another broker continues the write")
+                raise NotReady("this broker is stopping; another broker will continue the write")
         assert held is not None
         if held.record.number != wanted.number:
             raise NotReady(
-                f"write {held.record.number} of {wanted.writer!r} has not ended yet, or this broker does not know "
-                "its outcome yet"
+                f"write {held.record.number} of writer {wanted.writer!r} has not ended yet, or this "
+                "broker does not know the write's outcome yet"
             )
         return held, begun
 

@@ -87,7 +87,9 @@ async def _sealed_producers(
     if chain.last is None and is_gone(segment):
         return None
     if chain.last is None or chain.last.seal is None:
-        raise ChainDamaged(f"{chain.folder} has successors, but no seal", name=chain.folder)
+        raise ChainDamaged(
+            f"the segment of {chain.folder} was replaced, but its files do not end with a seal", name=chain.folder
+        )
     return _tables(chain, chain.last, segment)
 
 
@@ -95,7 +97,9 @@ def _tables(chain: Chain, last: EntryMetadata, segment: int) -> ProducerTables:
     try:
         return ProducerTables.decode(last.producers, segment)
     except ValueError as error:
-        raise ChainDamaged(f"the last entry of {chain.folder}: {error}", name=chain.folder) from error
+        raise ChainDamaged(
+            f"the producer tables in the last file of {chain.folder} cannot be read: {error}", name=chain.folder
+        ) from error
 
 
 class EntryWriter:

@@ -186,7 +186,7 @@ class Flusher:
                 self.durations["failed"].add(self._clock.monotonic_s() - began_s)
                 if isinstance(error, Fenced):
                     logger.warning(
-                        "another broker has taken over segment %s of %s: %s", segment.id, segment.topic, error
+                        "another broker has taken over segment %s of topic %s: %s", segment.id, segment.topic, error
                     )
                     segment.close(error)
                     if seal is None:  # who seals looks first whether another's seal is as good

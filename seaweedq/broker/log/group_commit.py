@@ -335,7 +335,7 @@ class GroupCommit:
             try:
                 await check()
             except Unavailable as error:
-                logger.warning("the first commit is waiting for the store: %s", error)
+                logger.warning("the journal's first commit is waiting for the store: %s", error)
                 await asyncio.sleep(CHECK_S)
             else:
                 self._check_first = None

@@ -76,8 +76,9 @@ class Budget:
         """Raises Overloaded unless `size` more bytes fit."""
         if self.held + size > self.limit_bytes:
             raise Overloaded(
-                f"{self.held} bytes are held in memory, and {size} more would exceed memory_budget_bytes="
-                f"{self.limit_bytes}; buffered messages are being flushed, try again",
+                f"{self.held} bytes of memory are in use, and {size} more would exceed "
+                f"memory_budget_bytes={self.limit_bytes}; buffered messages are being flushed, try "
+                "again",
                 budget_bytes=self.limit_bytes,
             )
 

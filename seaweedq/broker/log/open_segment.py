@@ -193,7 +193,7 @@ class OpenSegment:
         """Raises BelowRetention for an offset below the start."""
         if offset < self.start:
             raise BelowRetention(
-                f"retention has removed offset {offset} of segment {self.id}, which begins at {self.start}",
+                f"retention has removed offset {offset} of segment {self.id}, which now begins at offset {self.start}",
                 offset=offset,
                 start_offset=self.start,
                 segment=self.id,

@@ -129,7 +129,7 @@ class Reader:
         tail = segment.tail
         if offset > tail.end:
             raise OffsetOutOfRange(
-                f"offset {offset} is beyond the end of segment {segment.id}, which is {tail.end}",
+                f"offset {offset} is beyond the end of segment {segment.id}, which ends at offset {tail.end}",
                 offset=offset,
                 end_offset=tail.end,
             )
@@ -209,16 +209,18 @@ class Reader:
             names = await segment.chain.names()
             at = bisect_right(names, offset, key=lambda n: n.first_offset) - 1
             if at < 0:
-                known = f"its first one is {names[0]}" if names else "it has none"
+                known = f"its first file is {names[0]}" if names else "it has none"
                 folder = segment.chain.folder
-                raise ChainDamaged(f"{folder} has no entry with offset {offset}: {known}", name=folder)
+                raise ChainDamaged(f"no file in {folder} contains offset {offset}: {known}", name=folder)
             name = names[at]
             number = (offset - name.first_offset) // ROW_GROUP_ROWS
             key = (segment.chain.folder, name.sequence, number)
             group = self._cache.get(key) or await self._loaded(segment, name, key)
             if not group.first <= offset < group.end:
                 where = f"row group {number} of {segment.chain.folder}{name}"
-                raise ChainDamaged(f"{where} holds offsets {group.first} to {group.end}, not {offset}", name=str(name))
+                raise ChainDamaged(
+                    f"{where} contains offsets {group.first} to {group.end}, not offset {offset}", name=str(name)
+                )
             return group
 
     async def _loaded(self, segment: OpenSegment, name: EntryName, key: tuple[str, int, int]) -> Group:

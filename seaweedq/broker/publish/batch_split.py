@@ -96,7 +96,9 @@ def locate(batch: Batch, one: Slice, outcome: Outcome, record: SegmentRecord | N
     if outcome.segment == one.segment:
         return [AppendedRows(outcome.segment, outcome.first_offset, one.indexes, outcome.duplicate)]
     if record is None:
-        raise NotOwner(f"the messages are in segment {outcome.segment}, which this broker does not know yet")
+        raise NotOwner(
+            f"the messages were stored earlier in segment {outcome.segment}, which this broker does not know yet"
+        )
     lows = np.array([*record.parts, record.high])
     before = int(np.searchsorted(lows, one.part, side="right")) - 1
     low, high = lows[max(before, 0)], lows[max(before, 0) + 1]

@@ -84,7 +84,8 @@ class Identities:
             identity = await deadline.bound(free.get())
         except TimeoutError:
             detail = (
-                f"segment {segment} of {topic.name!r} has not answered earlier forwards within {deadline.time_s:g} s"
+                f"segment {segment} of topic {topic.name!r} has not answered earlier forwarded "
+                f"requests within {deadline.time_s:g} s"
             )
             raise Unavailable(f"{detail}; nothing was stored") from None
         try:
@@ -230,7 +231,10 @@ class ForwardReceiver:
             except TimeoutError:
                 raise NotOwner(untaken(deadline).detail) from None  # certainly not appended
             if header.part not in segment.source.parts:
-                raise NotOwner(f"segment {segment.id} of {header.topic!r} has no part that begins at {header.part}")
+                raise NotOwner(
+                    f"segment {segment.id} of topic {header.topic!r} has no producer table for the key "
+                    f"hashes from {header.part} on"
+                )
             in_thread = header.length > THREAD_BYTES
             rows = await asyncio.to_thread(_read, frame, layout) if in_thread else _read(frame, layout)
             return await self._local.append(segment, header.part, rows, frame.sequences, deadline)
@@ -244,7 +248,7 @@ class ForwardReceiver:
             await self._catalog.refresh(header.topic, header.segment)
         topic = self._catalog.topic(header.topic)
         if topic.record.incarnation != header.incarnation:
-            raise NotOwner(f"this broker knows a different topic {header.topic!r}")
+            raise NotOwner(f"this broker knows a different topic with the name {header.topic!r}")
         if header.segment not in self._catalog.records(topic):
             await self._catalog.refresh(topic.name, header.segment)  # the other broker is ahead: it may have just come
         segment = await self._ownership.opened(topic, header.segment)

@@ -35,7 +35,7 @@ def judge(segment: OpenSegment, part: int, count: int, sequences: Sequences | No
     the segment."""
     segment.check_open()
     if segment.sealed:
-        raise NotOwner(f"segment {segment.id} of {segment.topic!r} is sealed")
+        raise NotOwner(f"segment {segment.id} of topic {segment.topic!r} is sealed, and accepts no messages")
     if sequences is None:
         return New()
     verdict = segment.judge(part, sequences, count)
@@ -45,8 +45,9 @@ def judge(segment: OpenSegment, part: int, count: int, sequences: Sequences | No
     if not producer.startswith(OURS):  # a client knows it without its principal's uid
         producer = producer.rpartition(OF_PRINCIPAL)[2]
     raise SequenceOutOfOrder(
-        f"producer {producer} sent sequences {sequences.low} to {sequences.high}; its newest sequence here is "
-        f"{verdict.newest}, and this request is not among the remembered requests",
+        f"producer {producer} sent the sequence numbers {sequences.low} to {sequences.high}, "
+        f"but its newest sequence number in this segment is {verdict.newest}, and the broker "
+        "does not remember this request",
         producer=producer,
         sequence=sequences.low,
         newest=verdict.newest,

@@ -226,13 +226,15 @@ class RemoteAppender:
         url = self._roster.url(owner)
         if url is None:
             self._roster.check_journal(owner)
-            detail = f"segment {rows.segment} of {topic.name!r} belongs to broker {owner}, which is no longer running"
+            detail = (
+                f"segment {rows.segment} of topic {topic.name!r} belongs to broker {owner}, which is no longer running"
+            )
             raise NotOwner(detail, owner=owner)
 
         def check_owner() -> None:
             record = self._catalog.segment(topic, rows.segment).record
             if record.owner != owner or not self._roster.alive(owner):
-                detail = f"broker {owner} lost the segment, or ended, before it answered"
+                detail = f"broker {owner} lost the segment, or stopped, before it answered"
                 raise Unavailable(f"{detail}; it is unknown whether the rows were stored")
 
         sent = self._forwarder.send(url, _frame(topic, rows, sequences, self._coordination.seen))
@@ -240,8 +242,8 @@ class RemoteAppender:
             return await ask_while(check_owner, sent, deadline)
         except TimeoutError:
             raise Unavailable(
-                f"broker {owner} has not answered within publish_timeout_s={deadline.time_s:g}; "
-                "it is unknown whether it stored the rows"
+                f"broker {owner} has not answered within publish_timeout_s={deadline.time_s:g}; it is "
+                "unknown whether that broker stored the rows"
             ) from None
 
     async def _refresh(self, topic: Topic, segment: int, deadline: Deadline) -> None:

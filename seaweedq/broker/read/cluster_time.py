@@ -77,8 +77,8 @@ class ClusterTime:
         if (known_us := self.lifetime_from_us(self._clock.now_us())) is not None:
             return known_us
         raise Unavailable(
-            f"expires_in_s cannot be resolved yet: none of the {len(self._others())} other brokers has reported its "
-            "time since this broker started"
+            f"expires_in_s cannot be converted to a time yet: none of the {len(self._others())} "
+            "other brokers has reported its clock since this broker started"
         )
 
     def record(self, broker: str, now_us: int, since_s: float) -> None:

@@ -149,8 +149,8 @@ class TopicPositions:
                 failure = error
         else:
             raise failure or NotOwner(
-                f"segments {sorted(chain(*missing.values()))[:10]} of {topic.name!r} kept changing owner for "
-                f"{self._timeout_s:g} s; try again"
+                f"segments {sorted(chain(*missing.values()))[:10]} of topic {topic.name!r} kept "
+                f"changing owner for {self._timeout_s:g} s; try again"
             )
         records = self._catalog.segments(topic)
         ends = {n: record.end_offset or 0 for n, record in records.items() if record.state == "sealed"}
@@ -225,7 +225,9 @@ class TopicPositions:
             return await self._local.positions(topic, call.sizes, call.flush)
         url = self._roster.url(owner)
         if url is None:
-            raise NotOwner(f"broker {owner}, which owns segments of {topic.name!r}, is no longer running", owner=owner)
+            raise NotOwner(
+                f"broker {owner}, which owns segments of topic {topic.name!r}, is no longer running", owner=owner
+            )
         return await self._call(owner, url, "positions", call, list[Position], left_s + CALL_MARGIN_S)
 
     async def _call(

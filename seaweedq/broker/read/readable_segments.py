@@ -287,7 +287,7 @@ class ReadableSegments:
             if not attempt.is_last():
                 await self.refresh(topic, missing)
         raise NotOwner(
-            f"segments {sorted(missing)[:10]} of {topic.name!r} could not be read within {CALL_S:g} s; try again"
+            f"segments {sorted(missing)[:10]} of topic {topic.name!r} could not be read within {CALL_S:g} s; try again"
         )
 
     async def layout(self, topic: Topic, schema_id: int) -> Layout:
@@ -340,7 +340,7 @@ class ReadableSegments:
         url = self._roster.url(owner)
         try:
             if url is None:
-                raise Unavailable(f"broker {owner}, which owns segments of {topic.name!r}, is no longer running")
+                raise Unavailable(f"broker {owner}, which owns segments of topic {topic.name!r}, is no longer running")
             return await self._peers.call(url, path, call, answer, timeout_s)
         except NotOwner:
             if isinstance(call, SegmentCall):

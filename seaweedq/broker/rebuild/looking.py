@@ -144,7 +144,8 @@ class LeaderLook:
             return await dead.terms()
         except (JournalUnreachable, JournalUnavailable, JournalDamaged, NeedsNewerBroker) as error:
             logger.info(
-                "the journal of %s cannot be read, so it was not checked for signs of lost coordination: %s",
+                "the journal of broker %s cannot be read, so it was not checked for signs that "
+                "coordination was lost: %s",
                 broker,
                 error,
             )

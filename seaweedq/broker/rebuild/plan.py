@@ -222,7 +222,7 @@ def plan(view: StateView, found: Found, now_us: int, without_tokens: str = "") -
     for name, topic in found.topics.items():
         view.put_topic(name, topic)
     lineages = _trace_all(view, found, now_us)
-    assert not any(one.wanted for one in lineages.values()), "a segment's files could not be read"
+    assert not any(one.wanted for one in lineages.values()), "the files of a segment could not be read"
     if without_tokens:
         _drop_all(view, keys.PRINCIPALS)
         _drop_all(view, keys.TOKENS)

@@ -254,7 +254,9 @@ async def _read_end(chain: Chain, number: int, start: StartRecord) -> ChainEnd |
     try:
         tables = ProducerTables.decode(last.producers, number)
     except ValueError as error:
-        raise ChainDamaged(f"the last entry of {chain.folder}: {error}", name=chain.folder) from error
+        raise ChainDamaged(
+            f"the producer tables in the last file of {chain.folder} cannot be read: {error}", name=chain.folder
+        ) from error
     return ChainEnd(
         chain.first,
         last.low,

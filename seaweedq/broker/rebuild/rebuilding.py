@@ -125,7 +125,9 @@ class Rebuilding:
         needed; and as `propose`."""
         identity = await known_identity(self._store)
         if identity is None:
-            raise UnfitStore(f"{self._named}: the store has no cluster, so nothing can be rebuilt from it")
+            raise UnfitStore(
+                f"{self._named}: the store does not belong to a cluster, so coordination cannot be rebuilt from it"
+            )
         await self._check(wish)
         above = await self._highest()
         while True:
@@ -140,7 +142,9 @@ class Rebuilding:
             above = report.plan.generation
             if above < generation.number:
                 break
-            logger.warning("messages already carry generation %d: starting a higher generation", above)
+            logger.warning(
+                "stored messages already carry generation %d of coordination; starting a higher generation", above
+            )
         await self._save(generation.number, 0, report.state.keys)
         reach("rebuild.saved")
         held = await self._write_cluster(held, generation=generation.number, state="replacing", nonce=generation.nonce)
@@ -154,7 +158,7 @@ class Rebuilding:
             raise _another()
         await self._write_cluster(held, state="serving", rebuild=0, found="")
         reach("rebuild.done")
-        logger.warning("coordination was rebuilt as generation %d: brokers can join", generation.number)
+        logger.warning("coordination was rebuilt as generation %d; brokers can join the cluster", generation.number)
         return replace(report, generation=generation.number)
 
     async def _record(self) -> ClusterRecord | None:
@@ -182,7 +186,7 @@ class Rebuilding:
             number = max(above, await newest_number(self._store)) + 1
             generation = Generation(number, self._ids.nonce(), without_tokens)
             if await create_generation(self._store, generation):
-                logger.warning("%s: generation %d starts with a rebuild", self._named, generation.number)
+                logger.warning("%s: a rebuild of coordination begins as generation %d", self._named, generation.number)
                 return generation
 
     async def _announce(self, identity: Identity, generation: Generation) -> Versioned[ClusterRecord]:
@@ -225,7 +229,7 @@ class Rebuilding:
             if not found and waited:
                 return
             for entry in found:
-                logger.warning("ending the lease of %s, because coordination is being rebuilt", entry.key)
+                logger.warning("revoking the lease of broker %s, because coordination is being rebuilt", entry.key)
                 await self._coordination.leases.revoke(entry.lease)
             await asyncio.sleep(self._lease_s)
             waited = not found

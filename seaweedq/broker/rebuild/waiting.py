@@ -79,7 +79,10 @@ class Waiting:
         Raises RebuildConflict if no sign is left: coordination was rebuilt, and this broker is about to join."""
         if self._running is None or self._running.done():
             if await self._is_over():
-                raise RebuildConflict("coordination no longer shows a sign of loss or restoration: brokers can join")
+                raise RebuildConflict(
+                    "rebuild refused: no sign is left that coordination was lost or restored to an "
+                    "earlier state, so brokers can join"
+                )
             self._running = asyncio.create_task(self._rebuilding.rebuild(wish), name="rebuild of coordination")
         return await asyncio.shield(self._running)
 
@@ -101,7 +104,7 @@ class Waiting:
                 self._lease = await self._report()
                 continue
             except (Unavailable, Damaged) as error:
-                logger.warning("cannot report the journals in this folder to a rebuild: %s", error)
+                logger.warning("cannot tell the rebuild which journals are in this broker's data folder: %s", error)
             await asyncio.sleep(LOOK_S)
 
     async def _report(self) -> int:

@@ -45,7 +45,7 @@ class HeldJournals(Service):
             try:
                 await self.drop()
             except SeaweedqError as error:
-                logger.warning("holdings of dead brokers are not dropped yet: %s", error)
+                logger.warning("copies of the journals of dead brokers could not be deleted yet: %s", error)
 
     async def drop(self) -> None:
         """Drops the holdings of journals that are gone or recovered. Raises CoordinationUnavailable."""

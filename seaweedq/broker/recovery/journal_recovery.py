@@ -105,7 +105,7 @@ class JournalRegistration:
                 await self._coordination.commit([], [Delete(self._key)])
         except (TimeoutError, OSError, SeaweedqError) as error:
             logger.info(
-                "this broker could not remove its journal, so the next broker will: %s",
+                "this broker could not remove its journal, so another broker will recover and remove it: %s",
                 str(error) or "it would take too long",
             )
 
@@ -177,7 +177,7 @@ class JournalRecovery:
                 try:
                     await self.recover_own()
                 except SeaweedqError as error:
-                    logger.warning("the journals in this folder are not recovered yet: %s", error)
+                    logger.warning("the journals in this broker's data folder have not been recovered yet: %s", error)
 
     async def recover(
         self, broker: str, journal: Versioned[JournalRecord], remaining: RemainingSegments | None = None
@@ -192,7 +192,7 @@ class JournalRecovery:
         try:
             await dead.fence()
             if self._unreached.pop(broker, None):
-                logger.info("the journal of %s can be reached again", broker)
+                logger.info("the journal of broker %s can be reached again", broker)
             if journal.record.unknown:
                 journal = await self._record_reached(broker, journal)
             if not journal.record.recovered:
@@ -209,18 +209,27 @@ class JournalRecovery:
         except NeedsNewerBroker as error:
             if self._left.get(broker) != error.detail:
                 self._left[broker] = error.detail
-                logger.error("the journal of %s is left untouched, and its segments wait: %s", broker, error.detail)
+                logger.error(
+                    "the journal of broker %s could not be recovered completely, so some segments stay unavailable: %s",
+                    broker,
+                    error.detail,
+                )
             return False
         except JournalUnreachable as error:
             if broker not in self._unreached:  # it is tried each second or so
-                logger.info("the journal of %s cannot be reached, so its segments wait: %s", broker, error)
+                logger.info(
+                    "the journal of broker %s cannot be reached, so that broker's segments stay unavailable: %s",
+                    broker,
+                    error,
+                )
             self._unreached[broker] = error
             return False
         except JournalDamaged:
             if not await self._is_finished(broker):
                 raise
             logger.info(
-                "the journal of %s disappeared while it was being read: another broker has recovered it", broker
+                "the journal of broker %s disappeared while it was being read, because another broker has recovered it",
+                broker,
             )
             return True
         finally:
@@ -240,7 +249,7 @@ class JournalRecovery:
         self._causes = {broker: keys for broker, keys in self._causes.items() if broker in journals}
         for broker in [broker for broker in self._unreached if broker not in journals]:
             del self._unreached[broker]
-            logger.info("the journal of %s was recovered by another broker", broker)
+            logger.info("the journal of broker %s was recovered by another broker", broker)
 
     async def _is_finished(self, broker: str) -> bool:
         """Returns whether the journal was recovered, by what its key says now; its content may be gone then."""
@@ -265,11 +274,11 @@ class JournalRecovery:
                 await self._coordination.commit([Compare(put.key, journal.revision)], [put])  # else at the next try
             names = ", ".join(left[:NAMED])
             raise NeedsNewerBroker(
-                f"the journal holds messages or acks of topics whose records this broker cannot read: {names}"
+                f"the journal contains messages or acks of topics whose records this broker cannot read: {names}"
             )
         if done.segments or done.acks:
             logger.info(
-                "recovered the journal of %s: %d segments, %d rows that were not in files yet, %d acks",
+                "recovered the journal of broker %s: %d segments, %d rows that were not in files yet, %d acks",
                 broker,
                 done.segments,
                 done.rows,
@@ -328,13 +337,13 @@ class RequestedRecoveries:
 
     async def _recover(self, broker: str) -> bool:
         if await self._coordination.get(keys.BROKERS.key(broker)):
-            raise NotOwner(f"broker {broker} is running, so only it may use its journal")
+            raise NotOwner(f"broker {broker} is running, so no other broker may use its journal")
         there = await self._coordination.get(keys.JOURNALS.key(broker))
         if there is None or await self._recovery.recover(broker, keys.JOURNALS.require(there)):
             return True
         if why := self._recovery.left(broker):
             raise NeedsNewerBroker(why)
-        raise Unavailable(f"the journal of {broker} cannot be reached from here")
+        raise Unavailable(f"this broker cannot reach the journal of broker {broker}")
 
     def _ended(self, broker: str, ended: asyncio.Task[bool]) -> None:
         del self._running[broker]

@@ -102,8 +102,8 @@ class RecoveryMemory:
                     await self._changed.wait(RECHECK_S)
         except TimeoutError:
             logger.warning(
-                "a recovery waited %g s for %d bytes of memory, and continues without them: recoveries hold %d, the "
-                "broker %d of memory_budget_bytes=%d",
+                "a recovery waited %g s for %d bytes of memory, and now continues without waiting: "
+                "recoveries use %d bytes, and the whole broker uses %d of memory_budget_bytes=%d",
                 PATIENCE_S,
                 size,
                 self._budget.recovering,

@@ -199,8 +199,8 @@ class Replay:
         incarnation = topic.record.incarnation if topic else None
         if not await was_removed(self._coordination, name, incarnation, segment):
             raise JournalDamaged(
-                f"rows of segment {segment} of {name!r} would be lost: coordination does not know the segment, so "
-                "coordination was restored to an earlier state",
+                f"rows of segment {segment} of topic {name!r} would be lost: coordination has no "
+                "record of the segment, so coordination was restored to an earlier state",
                 path=f"topics/{name}/segment={segment}/",
                 position=0,
             )
@@ -229,7 +229,7 @@ class Replay:
             try:
                 appended += await self._append_entry(mine, chain, same, partial(self._catalog.is_gone, topic))
             except Fenced:
-                logger.info("%s has grown in the meantime; continuing from its new end", chain.folder)
+                logger.info("another broker has added files to %s; continuing after the last file", chain.folder)
                 await chain.open()
         return appended
 
@@ -276,7 +276,7 @@ class Replay:
                     source, chain, [], producers, chain.last.max_timestamp_us if chain.last else 0
                 )
             except Fenced:
-                logger.info("%s has grown in the meantime; continuing from its new end", chain.folder)
+                logger.info("another broker has added files to %s; continuing after the last file", chain.folder)
                 await chain.open()
 
     async def _append_entry(
@@ -289,7 +289,7 @@ class Replay:
         for frame in frames:
             if frame.first_offset > end:
                 raise JournalDamaged(
-                    f"rows {end} to {frame.first_offset} of {chain.folder} are in no commit",
+                    f"no commit of the journal contains rows {end} to {frame.first_offset} of {chain.folder}",
                     path=chain.folder,
                     position=end,
                 )
@@ -315,7 +315,11 @@ class Replay:
         for name, acked in subscriptions.items():
             try:
                 while not await self._advance(topic, segment, name, acked):
-                    logger.info("the cursor of %s on segment %s changed in the meantime; trying again", name, segment)
+                    logger.info(
+                        "the cursor of subscription %s on segment %s changed during the recovery; trying again",
+                        name,
+                        segment,
+                    )
             except NeedsNewerBroker as error:
                 _leave(left, topic.name, error)
 
@@ -338,8 +342,17 @@ class Replay:
         delivery.window.pass_over_all(acked[epoch])
         record = with_dying(delivery.window.record(epoch), cursor)
         if found := broken_by(cursor if there else None, record):
-            logger.error("not applying the acks in %s: %s; from %s to %s", path, "; ".join(found), cursor, record)
-            raise InvariantViolated(f"acks of subscription {name!r} in segment {segment} of {topic.name!r}: {found[0]}")
+            logger.error(
+                "not applying recovered acks to the cursor %s: %s; from %s to %s",
+                path,
+                "; ".join(found),
+                cursor,
+                record,
+            )
+            raise InvariantViolated(
+                f"recovered acks of subscription {name!r} in segment {segment} of topic "
+                f"{topic.name!r} cannot be applied: {found[0]}"
+            )
         reach("recover.acks")
         compares = [Compare(subscription.key, subscription.revision), Compare(path, held.revision)]
         put = Put(path, keys.CURSORS.encode(held.with_record(record)))
@@ -444,7 +457,9 @@ async def _lacking(broker: str, record: Tenure, chain: Chain, frames: list[Frame
             if entry is None or not entry.since <= at < entry.next_offset:
                 entry = await chain.holder(at)
             if judge(rows, entry.tenure, record, last, chain.sealed) == "damage":
-                raise _lost(chain, at, end, rows, f"the chain has other rows there, of term {_text(entry.tenure)}")
+                raise _lost(
+                    chain, at, end, rows, f"the segment's files contain other rows there, of term {_text(entry.tenure)}"
+                )
             at = entry.next_offset
         if at < end:
             verdict = judge(rows, None, record, last, chain.sealed)
@@ -455,7 +470,9 @@ async def _lacking(broker: str, record: Tenure, chain: Chain, frames: list[Frame
                 raise _lost(chain, at, end, rows, f"the chain {where}, and the segment has the term {_text(record)}")
             else:
                 logger.warning(
-                    "%s ends at %d: the journal's rows beyond that offset were not used", chain.folder, chain.end
+                    "the files of %s end at offset %d; the journal's rows from that offset on were not used",
+                    chain.folder,
+                    chain.end,
                 )
     return lacking
 

@@ -63,18 +63,20 @@ def new_intent(
     whole = KeyRange(records[ordered[0]].record.low, records[ordered[-1]].record.high)
     if len(points) >= MAX_SUCCESSORS:
         raise InvalidRequest(
-            f"the change would make {len(points) + 1} successors; at most {MAX_SUCCESSORS} are possible"
+            f"the change would create {len(points) + 1} segments; at most {MAX_SUCCESSORS} are possible"
         )
     try:
         ranges = whole.cut(points)
     except ValueError:
         raise InvalidRequest(
-            f"points {list(points)[:10]} must rise strictly within ({whole.low}, {whole.high}), the key hashes of "
-            f"segment {', '.join(map(str, ordered))}"
+            f"the points {list(points)[:10]} must be in ascending order, without duplicates, "
+            f"between {whole.low} and {whole.high}, the key hashes of segment "
+            f"{', '.join(map(str, ordered))}"
         ) from None
     if 2 * len(ordered) + 3 * len(ranges) + OTHERS > MAX_OPERATIONS:
         raise InvalidRequest(
-            f"{len(ordered)} segments cannot be replaced by {len(ranges)} in one step; merge them first, then split"
+            f"{len(ordered)} segments cannot be replaced by {len(ranges)} segments in one step; "
+            "merge the segments first, then split the merged segment"
         )
     hints = [*owners, *[None] * len(ranges)]
     successors = tuple(Successor(first + at, r.low, r.high, hints[at]) for at, r in enumerate(ranges))
@@ -145,8 +147,8 @@ def resume(topic: Topic, records: Records, sealed: SealedIntent) -> Transaction:
         other = record.intent if record else None
         if record is None or record.state != "open" or (other and other.state == "committed"):
             raise SegmentConflict(
-                f"the seal of a segment of {topic.name!r} names segments {list(sealed.segments)}, but segment "
-                f"{number} is being replaced, or was replaced, by other segments than the seal names",
+                f"a seal in topic {topic.name!r} replaces the segments {list(sealed.segments)}, but "
+                f"segment {number} is being replaced, or was replaced, together with other segments",
                 segment=number,
             )
         intents |= dict.fromkeys(other.segments if other else ())
@@ -171,30 +173,34 @@ def _check_free(records: Records, number: int) -> None:
     record = records[number].record
     if record.state != "open":
         raise SegmentConflict(
-            f"segment {number} is sealed; its successors are {list(record.successors)}",
+            f"segment {number} was replaced by the segments {list(record.successors)}",
             segment=number,
             successors=list(record.successors),
         )
     if record.intent:
         raise SegmentConflict(
-            f"segment {number} is already being replaced by {[s.id for s in record.intent.successors]}",
+            f"segment {number} is already being replaced by the segments {[s.id for s in record.intent.successors]}",
             segment=number,
         )
 
 
 def _check_adjacent(records: Records, ordered: list[int]) -> None:
     if not ordered or len(set(ordered)) != len(ordered) or len(ordered) > MAX_SUCCESSORS:
-        raise InvalidRequest(f"segments are {list(ordered)[:40]}; name 1 to {MAX_SUCCESSORS} different segments")
+        raise InvalidRequest(
+            f"the request names the segments {list(ordered)[:40]}; name 1 to {MAX_SUCCESSORS} different segments"
+        )
     for left, right in pairwise(ordered):
         if records[left].record.high != records[right].record.low:
             raise InvalidRequest(
-                f"segment {left} ends at key hash {records[left].record.high}, but segment {right} begins at "
-                f"{records[right].record.low}: only segments with adjacent key ranges can be merged"
+                f"segment {left} ends at key hash {records[left].record.high}, but segment {right} "
+                f"begins at key hash {records[right].record.low}; only segments with adjacent key "
+                "ranges can be merged"
             )
     if (parts := sum(len(records[number].record.parts) for number in ordered)) > MAX_PARTS:
         raise SegmentConflict(
-            f"segments {list(ordered)} would merge into one with {parts} producer tables; at most {MAX_PARTS} are "
-            "possible; try again when more producers have been idle for a day",
+            f"segments {list(ordered)} cannot be merged: the merged segment would have {parts} "
+            f"producer tables, and at most {MAX_PARTS} are possible; try again when more "
+            "producers have been idle for a day",
             parts=parts,
         )
 

@@ -74,7 +74,8 @@ class Planner:
             await self._catalog.reload_segments(topic)
             self._catalog.check(topic)
         raise SegmentConflict(
-            f"segments {list(segments)} of {topic.name!r} kept changing while they were planned; try again"
+            f"segments {list(segments)} of topic {topic.name!r} kept changing while their "
+            "replacement was planned; try again"
         )
 
     async def _plan(
@@ -94,12 +95,14 @@ class Planner:
         first = counter.record.next
         intent = intents.new_intent(records, segments, points, first, owners)
         if len({records[number].record.owner for number in segments}) > 1:
-            raise NotOwner(f"segments {list(segments)} of {topic.name!r} have different owners")
+            raise NotOwner(f"segments {list(segments)} of topic {topic.name!r} have different owners")
         transaction = intents.plan(topic, records, intent)
         raised = Put(path, keys.COUNTERS.encode(counter.replace(next=first + len(intent.successors))))
         unchanged = Compare(path, counter.revision)
         if await self._has_gone_back(topic, [one.id for one in intent.successors], [unchanged]):
-            raise SegmentConflict(f"the successors of segments {list(segments)} of {topic.name!r} already have files")
+            raise SegmentConflict(
+                f"the segments that would replace segments {list(segments)} of topic {topic.name!r} already have files"
+            )
         reach("plan.write")
         revision = await self._catalog.commit(
             [*transaction.compares, *compares, unchanged, *reserved.compares],
@@ -143,7 +146,7 @@ class Planner:
         )
         if done:
             segments = ", ".join(map(str, sealed.segments))
-            logger.warning("replacing segments %s of %s according to a seal in their files", segments, topic.name)
+            logger.warning("replacing segments %s of topic %s, as a seal in their files demands", segments, topic.name)
 
 
 class Roller:
@@ -176,10 +179,18 @@ class Roller:
             return
         try:
             await self._planner.plan(topic, [segment.id])
-            logger.info("segment %d of %s has %d files; rolling it", segment.id, topic.name, self._entries)
+            logger.info(
+                "segment %d of topic %s has %d files; replacing it with a new segment",
+                segment.id,
+                topic.name,
+                self._entries,
+            )
         except SeaweedqError as error:
             logger.warning(
-                "segment %d of %s has many files, but cannot be rolled yet: %s", segment.id, topic.name, error
+                "segment %d of topic %s has many files, but cannot be replaced with a new segment yet: %s",
+                segment.id,
+                topic.name,
+                error,
             )
 
 
@@ -247,11 +258,16 @@ class _Request:
         first = self._owner(segments[0])
         for number in segments[1:]:
             if self._record(number).owner != first and not await self.move(number, first):
-                raise NotOwner(f"segment {number} of {self._topic.name!r} is still moving to {first}", owner=first)
+                raise NotOwner(
+                    f"segment {number} of topic {self._topic.name!r} is still being moved to broker {first}",
+                    owner=first,
+                )
         intent = await self._planner.plan(self._topic, segments, points)
         outcome = await self._outcome(intent)
         if outcome == "undone":
-            raise NotOwner(f"segments {list(segments)} of {self._topic.name!r} kept changing owner until the timeout")
+            raise NotOwner(
+                f"segments {list(segments)} of topic {self._topic.name!r} kept changing owner until the timeout"
+            )
         return intent, outcome == "done"
 
     async def move(self, segment: int, target: str) -> bool:
@@ -271,7 +287,7 @@ class _Request:
             except Unavailable:
                 if attempt.is_last():
                     raise
-        raise NotOwner(f"segment {segment} of {self._topic.name!r} stays with {owner}", owner=owner)
+        raise NotOwner(f"broker {owner} did not hand over segment {segment} of topic {self._topic.name!r}", owner=owner)
 
     def _check_free(self, segments: Sequence[int], points: Sequence[int] = ()) -> None:
         """Refuses a change that cannot be planned, before anything is done."""
@@ -283,7 +299,7 @@ class _Request:
     def _owner(self, segment: int) -> str:
         owner = self._record(segment).owner
         if owner is None or not self._roster.alive(owner):
-            raise NotOwner(f"segment {segment} of {self._topic.name!r} has no running owner", owner=owner)
+            raise NotOwner(f"no running broker owns segment {segment} of topic {self._topic.name!r}", owner=owner)
         return owner
 
     async def _ask_to_give(self, owner: str, segment: int, target: str) -> bool:
@@ -291,7 +307,9 @@ class _Request:
         is still giving it when the time is over."""
         url = self._roster.url(owner)
         if url is None or not self._roster.alive(target) or self.deadline.is_over:
-            raise NotOwner(f"segment {segment} could not be moved from {owner} to {target} in time", owner=owner)
+            raise NotOwner(
+                f"segment {segment} could not be moved from broker {owner} to broker {target} in time", owner=owner
+            )
         call = GiveCall(self._topic.name, self._topic.record.incarnation, segment, target)
         asking = self._peers.call(url, "give", call, bool, self.deadline.left_s + MARGIN_S)
         return await ask_while(partial(self._roster.check_alive, owner), asking, self.deadline)

@@ -84,9 +84,9 @@ class Sealer:
     async def seal(self, topic: Topic, intent: Intent, segments: Sequence[OpenSegment]) -> None:
         """Makes the segments refuse messages, and ends their chains. Raises NotOwner, Unavailable, Fenced."""
         if not self.lock(topic, intent):
-            raise NotOwner(f"segments {intent.segments} of {topic.name!r} are being moved to another broker")
+            raise NotOwner(f"segments {intent.segments} of topic {topic.name!r} are being moved to another broker")
         for segment in segments:
-            segment.pause(NotOwner(f"segment {segment.id} of {topic.name!r} is being replaced"))
+            segment.pause(NotOwner(f"segment {segment.id} of topic {topic.name!r} is being replaced"))
             if segment.paused_since_s is None:
                 segment.paused_since_s = self._clock.monotonic_s()
         reach("reshape.held")
@@ -101,7 +101,7 @@ class Sealer:
                 self._flusher.fenced(segment, error)
                 raise  # rows of a recovery have it: this broker counts as dead, and more of its journal is to come
             self.unlock(topic, intent)  # another's seal for the same intent is as good: it is read when opened anew
-            ended = NotOwner(f"segment {segment.id} of {topic.name!r} was sealed by another broker")
+            ended = NotOwner(f"another broker sealed segment {segment.id} of topic {topic.name!r}")
             segment.close(ended)
             topic.opened.pop(segment.id, None)
             topic.routing = None
@@ -224,7 +224,7 @@ class Replacer:
         paused_s = min(filter(None, (segment.paused_since_s for segment in segments)))
         self.counters.add(intent, self._clock.monotonic_s() - paused_s)
         logger.info(
-            "segments %s of %s were replaced by %s",
+            "segments %s of topic %s were replaced by segments %s",
             ", ".join(map(str, intent.segments)),
             topic.name,
             ", ".join(f"{number} at {one.owner}" for number, one in successors.items()),
@@ -336,10 +336,10 @@ class Reshaper:
             if not await work():
                 await asyncio.sleep(PAUSE_S)
         except SeaweedqError as error:
-            logger.warning("segments %s of %s are not replaced yet: %s", intent.segments, topic.name, error)
+            logger.warning("segments %s of topic %s have not been replaced yet: %s", intent.segments, topic.name, error)
             await asyncio.sleep(LOOK_S)
         except Exception:
-            logger.exception("segments %s of %s are not replaced yet", intent.segments, topic.name)
+            logger.exception("segments %s of topic %s have not been replaced yet", intent.segments, topic.name)
             await asyncio.sleep(LOOK_S)
         finally:
             del self._tasks[topic, intent.id]

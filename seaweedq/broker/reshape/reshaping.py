@@ -50,7 +50,7 @@ class Drain:
             if not (targets := self._targets()):
                 break
             await gather_bounded(GIVERS, self._give_one, targets.items())
-        logger.info("handed over %d of %d segments", held - len(self._own()), held)
+        logger.info("handed over %d of %d segments to other brokers", held - len(self._own()), held)
 
     def _own(self) -> list[SegmentId]:
         return list(self._catalog.owned_by(self._membership.broker))
@@ -70,9 +70,9 @@ class Drain:
         try:
             await self._mover.move(topic, number, target)
         except SeaweedqError as error:
-            logger.warning("segment %d of %s could not be handed over: %s", number, name, error)
+            logger.warning("segment %d of topic %s could not be handed over to another broker: %s", number, name, error)
         except Exception:  # a defect must not end the others under way
-            logger.exception("segment %d of %s could not be handed over", number, name)
+            logger.exception("segment %d of topic %s could not be handed over to another broker", number, name)
 
 
 class Reshaping(Service):

@@ -87,7 +87,9 @@ class SegmentMover:
         opened = topic.opened.get(segment)
         if opened:
             await self._flush_all(opened)  # most of it, while publishes go on
-            opened.pause(NotOwner(f"segment {segment} of {topic.name!r} is being moved to {target}", owner=target))
+            opened.pause(
+                NotOwner(f"segment {segment} of topic {topic.name!r} is being moved to broker {target}", owner=target)
+            )
             await self._flush_all(opened)
         else:
             await self._commit.finish()
@@ -147,5 +149,7 @@ class SegmentMover:
                 return
             except CoordinationUnavailable:
                 if tries % LOGGED_TRIES == 0:
-                    logger.warning("it is still unknown whether segment %s was handed over", again.key)
+                    logger.warning(
+                        "it is still unknown whether segment %s was handed over to another broker", again.key
+                    )
                 await asyncio.sleep(RETRY_S)

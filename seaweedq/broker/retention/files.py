@@ -86,13 +86,16 @@ class EmptyEntries:
             url = self._roster.url(owner)
             if url is None:
                 raise NotOwner(
-                    f"broker {owner}, which owns segments of {topic.name!r}, is no longer running", owner=owner
+                    f"broker {owner}, which owns segments of topic {topic.name!r}, is no longer running", owner=owner
                 )
             call = MarkCall(topic.name, topic.record.incarnation, tuple(segments))
             return await self._peers.call(url, "mark", call, bool, self._timeout_s)
         except Unavailable as error:
             logger.warning(
-                "%d idle segments of %s keep their newest files for now: %s", len(segments), topic.name, error
+                "retention cannot delete the newest files of %d idle segments of topic %s yet: %s",
+                len(segments),
+                topic.name,
+                error,
             )
             return False
 
@@ -253,4 +256,6 @@ def _check(folder: str, start: int, listed: Sequence[ListedEntry]) -> None:
     names = [each.name for each in listed]
     dense = all(b.sequence == a.sequence + 1 and b.first_offset >= a.first_offset for a, b in pairwise(names))
     if not dense or (names and names[0].sequence != start):
-        raise ChainDamaged(f"{folder} lacks its first files: retention deletes nothing from its topic", name=folder)
+        raise ChainDamaged(
+            f"the first files of {folder} are missing, so retention deletes nothing from its topic", name=folder
+        )

@@ -241,10 +241,15 @@ class Retention:
         compares = [self.rounds.leader_compare(), *unchanged, Compare(key, held.revision)]
         reach("retention.raise")
         if not await self._catalog.commit(compares, [Put(key, keys.STARTS.encode(held.with_record(record)))]):
-            raise NotOwner(f"topic {topic.name!r}, its subscriptions, or the leader has changed in the meantime")
+            raise NotOwner(
+                f"topic {topic.name!r}, one of its subscriptions, or the leader changed while retention was running"
+            )
         reach("retention.raised")
         logger.info(
-            "retention deletes the messages of segment %d of %s below offset %d", number, topic.name, first.first_offset
+            "retention is deleting the messages of segment %d of topic %s below offset %d",
+            number,
+            topic.name,
+            first.first_offset,
         )
 
     async def _delete(self, topic: Topic, number: int, now_us: int) -> None:

@@ -85,7 +85,9 @@ class Rounds:
         now_us = await mark_round(self._store, number)
         reach("retention.marked")
         if now_us is None:  # perhaps by an earlier try of this very put; the next round looks again
-            logger.warning("retention round %d is already in the store", number)
+            logger.warning(
+                "retention round %d is already recorded in the store; trying again in the next round", number
+            )
             return None
         ahead_us = self._clock.now_us() - now_us
         if abs(ahead_us) > MAX_SKEW_US:
@@ -97,5 +99,5 @@ class Rounds:
     def _hold(self, reason: Reason, why: str) -> None:
         if self.held != reason:
             hint = "; restart the brokers, then run `seaweedq cluster rebuild`" if reason == "restored" else ""
-            logger.error("retention deletes nothing: %s%s", why, hint)
+            logger.error("retention is suspended: %s%s", why, hint)
         self.held = reason

@@ -101,10 +101,17 @@ class SegmentRemoval:
         put = Put(keys.TOMBSTONES.key(*place), keys.TOMBSTONES.encode(Versioned.new(tombstone)))
         reach("retention.bury")
         if not await self._catalog.commit(compares, [put, Delete(key), Delete(its_start)]):
-            raise NotOwner(f"topic {topic.name!r}, segment {number}, or the leader has changed in the meantime")
+            raise NotOwner(
+                f"topic {topic.name!r}, its segment {number}, or the leader changed while retention "
+                "was removing the segment"
+            )
         reach("retention.buried")
         self.removed += 1
-        logger.info("removed segment %d of %s: retention has deleted all of its messages", number, topic.name)
+        logger.info(
+            "removed segment %d of topic %s, because retention has deleted all messages of the segment",
+            number,
+            topic.name,
+        )
 
     async def _remove_cursors(self, topic: Topic, segments: Collection[int]) -> None:
         """Removes the cursors of all subscriptions on removed segments."""

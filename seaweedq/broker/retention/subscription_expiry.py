@@ -103,7 +103,7 @@ class SubscriptionExpiry:
             return
         used_s = (self._clock.now_us() - max(there.record.created_us, there.record.used_us)) / 1e6
         logger.warning(
-            "deleting subscription %s of %s: it was unused for %.0f s, and has expires_after_s=%g",
+            "deleting subscription %s of topic %s, because it was not used for %.0f s and has expires_after_s=%g",
             subscription,
             name,
             used_s,

@@ -157,7 +157,8 @@ class PeerCaller:
         address = self._addresses.find(url)
         if address is None:
             raise NotOwner(  # nobody was asked
-                "no broker at that address has proved that it knows cluster_secret", inside=f"{url} is not called"
+                "no broker at the requested address has proved that it knows cluster_secret",
+                inside=f"{url} is not called",
             )
         known = self._sessions.get(address.broker)
         if known is None or self._clock.monotonic_s() >= known.until_s:
@@ -296,7 +297,7 @@ class Peers:
             return msgspec.msgpack.decode(body, type=answer)
         except msgspec.DecodeError as error:
             raise Unavailable(
-                "unexpected response from another broker; does it run a different version?",
+                "unexpected response from another broker; does that broker run a different version?",
                 inside=f"{url}, {path}: {error}",
             ) from error
 
@@ -335,7 +336,9 @@ class Peers:
                 return found
             if why == Refusal.TAKEN:
                 raise Unavailable(
-                    "another broker has already received this request; its outcome is unknown", inside=url
+                    "another broker says that it has already received this request; the outcome of the "
+                    "request is unknown",
+                    inside=url,
                 )
             if why != Refusal.LATE:
                 caller.forget(url, session)
@@ -360,7 +363,7 @@ class Peers:
             raise wrong_secret(address.base)
         said = _error_of(found, inside)
         if why in (Refusal.BROKER, Refusal.PORT) or isinstance(said, NotReady):  # its next life, which had no request
-            raise NotOwner("the broker that should answer is gone", inside=inside) from said
+            raise NotOwner("the broker that should answer this request is no longer running", inside=inside) from said
         raise said
 
     async def close(self) -> None:

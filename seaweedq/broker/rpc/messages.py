@@ -270,14 +270,17 @@ class ForwardFrame:
             rows = pa.ipc.read_record_batch(pa.py_buffer(self.payload), layout.rows(self.header.columns))
             rows.validate(full=True)
         except (pa.ArrowException, OSError, ValueError, IndexError, EOFError) as error:
-            raise UnreadableBody(f"the rows of a forwarded frame cannot be read: {error}") from error
+            raise UnreadableBody(f"the rows of a forwarded request cannot be read: {error}") from error
         if not 0 < rows.num_rows <= self.header.high - self.header.low + 1:
             raise UnreadableBody(
-                f"a frame with sequences {self.header.low} to {self.header.high} cannot have {rows.num_rows} rows"
+                f"a forwarded request with the sequence numbers {self.header.low} to "
+                f"{self.header.high} cannot have {rows.num_rows} rows"
             )
         for field, column in zip(rows.schema, rows.columns, strict=True):
             if column.null_count and not field.nullable:
-                raise UnreadableBody(f"a forwarded frame has nulls in {field.name}, which must not be null")
+                raise UnreadableBody(
+                    f"a forwarded request has null values in column {field.name}, which must not be null"
+                )
         return rows
 
 
@@ -301,11 +304,11 @@ def decode_forward(body: bytes) -> list[ForwardFrame]:
     try:
         headers = _FORWARD_HEADERS.decode(view[_LENGTH : _LENGTH + length])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreadableBody(f"the body is not a forward request: {error}") from error
+        raise UnreadableBody(f"the body is not a valid forwarded request: {error}") from error
     frames = []
     for header in headers:
         if header.length < 0 or at + header.length > len(view):
-            raise UnreadableBody("the forward request ends too early")
+            raise UnreadableBody("the forwarded request is cut off")
         frames.append(ForwardFrame(header, view[at : at + header.length]))
         at += padded(header.length)
     return frames

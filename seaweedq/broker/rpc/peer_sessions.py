@@ -140,7 +140,7 @@ class Covered:
         parts = (b"%d" % number, self.method, self.path, self.query, *self.headers)
         text = b"\n".join(parts)
         if text.count(b"\n") != len(parts) - 1:
-            raise refused(Refusal.FORM, "a line break is in the request's line or headers")
+            raise refused(Refusal.FORM, "the request line or a header contains a line break")
         return hmac.digest(key, text, "sha256")
 
 
@@ -165,7 +165,7 @@ def accepted(hello: Hello, welcome: Welcome, keys: RootKeys, said_s: float) -> O
     answer is not of the broker that was meant, or not of one that knows the secret."""
     key = _session_key(keys, hello, welcome)
     if welcome.callee != hello.callee or not hmac.compare_digest(_welcome_mac(key, welcome), welcome.mac):
-        raise refused(Refusal.SECRET, "another broker than the one addressed has answered the handshake")
+        raise refused(Refusal.SECRET, "a broker other than the addressed broker has answered the handshake")
     return Outgoing(welcome.session, welcome.callee, key, said_s + SESSION_S - RENEW_S)
 
 

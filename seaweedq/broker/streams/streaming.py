@@ -225,7 +225,7 @@ class SubscriptionStreams:
 
     async def _ask(self, url: str | None, call: str, request: StreamCall, answer: type[T], timeout_s: float) -> T:
         if url is None:
-            raise NotOwner("the broker that could answer is gone")
+            raise NotOwner("the broker that could answer this request is no longer running")
         return await self.peers.call(url, call, request, answer, timeout_s)
 
 

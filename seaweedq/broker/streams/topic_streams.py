@@ -104,7 +104,7 @@ class TailWatches:
             except SeaweedqError:
                 now, pause_s = None, FAILED_S  # its readers find the reason themselves
             except Exception:
-                logger.exception("the ends of %s could not be read; trying again", topic.name)
+                logger.exception("the end offsets of topic %s could not be read; trying again", topic.name)
                 now, pause_s = None, LOOK_S
             if now != known or now is None:
                 known = now
@@ -128,13 +128,14 @@ class Positions:
         found = _TEXT.fullmatch(text) if len(text) <= MAX_CHARACTERS else None
         if found is None:
             raise InvalidPositions(
-                f"{text[:SHOWN]!r} is not a list of positions, such as 0-17,1-5: the next offset of each segment",
+                f"{text[:SHOWN]!r} is not a valid list of positions; list each segment with its next "
+                "offset, such as 0-17,1-5",
                 value=text[:SHOWN],
             )
         pairs = [one.split("-") for one in found["segments"].split(",")]
         offsets = {int(segment): int(offset) for segment, offset in pairs}
         if len(offsets) < len(pairs):
-            raise InvalidPositions(f"{text[:SHOWN]!r} names a segment twice", value=text[:SHOWN])
+            raise InvalidPositions(f"{text[:SHOWN]!r} lists a segment twice", value=text[:SHOWN])
         return Positions(offsets, int(found["incarnation"]) if found["incarnation"] else None)
 
     def __str__(self) -> str:
@@ -144,13 +145,16 @@ class Positions:
     def check(self, incarnation: int, records: Records) -> None:
         """Raises InvalidPositions if they are not of this topic, or leave out some of its keys."""
         if self.incarnation not in (None, incarnation):
-            raise InvalidPositions("the positions belong to an earlier topic with this name", value=str(self)[:SHOWN])
+            raise InvalidPositions(
+                "the positions belong to a deleted topic that had the same name", value=str(self)[:SHOWN]
+            )
         if unknown := sorted(self.offsets.keys() - records.keys()):
             raise InvalidPositions(f"the topic has no segment {unknown[0]}", value=str(self)[:SHOWN])
         covered = [KeyRange(records[n].record.low, records[n].record.high) for n in self.offsets]
         if missing_ranges(covered):
             raise InvalidPositions(
-                f"{str(self)[:SHOWN]!r} omits some segments: each segment, or else its successors, needs a position",
+                f"{str(self)[:SHOWN]!r} omits some segments; give a position for each segment, or for "
+                "the segments that replaced it",
                 value=str(self)[:SHOWN],
             )
 
@@ -221,8 +225,9 @@ class TopicReader:
         text = str(Positions(self.at, self.topic.record.incarnation))
         if len(text) > MAX_CHARACTERS:
             raise InvalidRequest(
-                f"the topic has {len(self.at)} segments, and their positions need more than {MAX_CHARACTERS} "
-                "characters; use a subscription instead",
+                f"the positions of the topic's {len(self.at)} segments need more than "
+                f"{MAX_CHARACTERS} characters, so a stream cannot resume from them; use a "
+                "subscription instead",
                 value=len(self.at),
                 bound=MAX_CHARACTERS,
             )
@@ -310,7 +315,9 @@ def check_end(segment: int, offset: int, end: int | None) -> None:
     """Raises OffsetOutOfRange if an offset is beyond the end of its segment, if that is known."""
     if end is not None and offset > end:
         raise OffsetOutOfRange(
-            f"offset {offset} is beyond the end of segment {segment}, which is {end}", offset=offset, end_offset=end
+            f"offset {offset} is beyond the end of segment {segment}, which ends at offset {end}",
+            offset=offset,
+            end_offset=end,
         )
 
 
@@ -354,7 +361,7 @@ class TopicStreams:
             check_end(segment, offset, records[segment].record.end_offset)
             if offset < (first := begin.get(segment, 0)):  # the client must know that it has lost messages
                 raise BelowRetention(
-                    f"retention has removed offset {offset} of segment {segment}, which begins at {first}",
+                    f"retention has removed offset {offset} of segment {segment}, which now begins at offset {first}",
                     offset=offset,
                     start_offset=first,
                     segment=segment,

@@ -155,8 +155,9 @@ class AckHandler:
         subscription, refusal = await self._opened.open_for_use(topic, name), refusal or Refusal()
         if refusal.reject and not subscription.has_dead_letters:
             raise NoDeadLetters(
-                f"subscription {subscription.name!r} of {subscription.topic.name!r} has no dead_letter_topic for "
-                "rejected messages; set one, or nack without reject",
+                f"subscription {subscription.name!r} of topic {subscription.topic.name!r} has no "
+                "dead_letter_topic for rejected messages; set dead_letter_topic, or nack without "
+                "reject",
                 topic=subscription.topic.name,
                 subscription=subscription.name,
             )
@@ -298,7 +299,7 @@ class AckHandler:
 
 def _ended(lease: str | None) -> LeaseEnded:
     return LeaseEnded(
-        f"lease {lease!r} has ended, or another dispatcher granted it; its unacked messages are delivered again",
+        f"lease {lease!r} has ended, or another broker granted it; the lease's unacked messages are delivered again",
         lease=lease,
     )
 

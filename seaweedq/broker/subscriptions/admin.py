@@ -87,7 +87,7 @@ class Starts:
         for number, offset in offsets.items():
             end = removed[number] if number in removed else ends[number]
             if offset > end:
-                detail = f"offset {offset} is beyond the end of segment {number}, which is {end}"
+                detail = f"offset {offset} is beyond the end of segment {number}, which ends at offset {end}"
                 raise OffsetOutOfRange(detail, segment=number, offset=offset, end_offset=end)
         begin = {**self._readables.start_offsets(topic), **removed}
         moved = sorted(number for number, offset in offsets.items() if offset < begin.get(number, 0))
@@ -260,8 +260,8 @@ def _check_dying(subscription: Subscription, changes: Mapping[str, Any]) -> None
     """Raises NoDeadLetters if a change takes the topic away that dying messages go to."""
     if changes.get("dead_letter_topic", "") is None and (count := subscription.dying):
         raise NoDeadLetters(
-            f"{count} messages of subscription {subscription.name!r} are waiting for their dead_letter_topic; name "
-            "another topic, or wait until they are written",
+            f"{count} messages of subscription {subscription.name!r} have not been written to its "
+            "dead_letter_topic yet; name another topic, or wait until they are written",
             topic=subscription.topic.name,
             subscription=subscription.name,
         )
@@ -295,7 +295,9 @@ class Seeking:
             plan, moved = await self._starts.find(topic, place), ()
         packed = pack_plan(plan)
         if len(packed) > PLAN_MAX_BYTES:
-            raise TooManySegments(f"topic {topic.name!r} has {len(plan)} segments, too many for one seek")
+            raise TooManySegments(
+                f"topic {topic.name!r} has {len(plan)} segments, too many to move a subscription in one seek"
+            )
         before, after = await self._dispatcher.seek(topic, name, key, SeekTarget(packed, _digest(place)))
         if known := _known(before, key, place):  # a repetition was faster
             return known
@@ -314,6 +316,9 @@ def _known(subscription: Subscription, key: str, place: SeekPlace) -> SeekResult
     to another place."""
     known, seek = subscription.result_of_seek(key), subscription.record.seek
     if known and seek and seek.asked.get(key, digest := _digest(place)) != digest:
-        detail = f"id is {key!r}, which an earlier seek to another position has used; use a new id for each seek"
+        detail = (
+            f"id is {key!r}, but an earlier seek with this id moved the subscription to another "
+            "position; use a new id for each seek"
+        )
         raise InvalidRequest(detail, field="id", value=key)
     return known

@@ -126,8 +126,14 @@ class Assignment:
         """Writes a record that names this broker in place of the one before; a creation or a seek `rewinds`. Raises
         NotOwner if that one has changed, NeedsNewerBroker, and InvariantViolated if the epoch would fall."""
         if before and (found := broken_by_subscription(before.record, wanted.record)):
-            logger.error("refusing a change of %s: %s; from %s to %s", key_of(topic, name), found, before, wanted)
-            raise InvariantViolated(f"the change of subscription {name!r} was refused: {found[0]}")
+            logger.error(
+                "refusing to change %s, because an invariant would be broken: %s; from %s to %s",
+                key_of(topic, name),
+                found,
+                before,
+                wanted,
+            )
+            raise InvariantViolated(f"the change to subscription {name!r} was refused: {found[0]}")
         compares = await self.free(topic, before.record if before else None)
         mine = wanted.replace(dispatcher=self._membership.broker)
         compares.append(Compare(key_of(topic, name), wanted.revision))
@@ -181,17 +187,20 @@ class Assignment:
         if before == mine:
             return [self._membership.compare()]
         if self._leaving:
-            raise NotOwner(f"{mine} is stopping, and no longer dispatches subscriptions")
+            raise NotOwner(f"broker {mine} is stopping, and no longer dispatches subscriptions")
         if before is None:
             return [self._membership.compare()]
         if self._roster.alive(before) or not await self._roster.gone(before):
             raise NotOwner(f"broker {before} dispatches the subscription", owner=before)
         journal = await self._coordination.get(keys.JOURNALS.key(before))
         if journal and not is_replayed(keys.JOURNALS.read(journal), topic.name):
-            raise NotOwner(f"the journal of {before}, the previous dispatcher, has not been recovered yet")
+            raise NotOwner(
+                f"the journal of broker {before}, which dispatched the subscription before, has not been recovered yet"
+            )
         if await self._coordination.get(keys.REVOCATIONS.key(before)):  # none is put once that broker's key has gone
             raise NotOwner(
-                f"the lease of {before}, the previous dispatcher, was ended early, and that broker may not know it yet"
+                f"the lease of broker {before}, which dispatched the subscription before, was "
+                "revoked, and that broker may not know this yet"
             )
         return [self._membership.compare(), Compare(keys.BROKERS.key(before), 0)]
 
@@ -203,4 +212,4 @@ def key_of(topic: Topic, name: str) -> str:
 
 def changed_meanwhile(topic: Topic, name: str) -> NotOwner:
     """Returns the error of a write that another one was faster than."""
-    return NotOwner(f"subscription {name!r} of {topic.name!r} was changed concurrently; try again")
+    return NotOwner(f"subscription {name!r} of topic {topic.name!r} was changed by another request; try again")

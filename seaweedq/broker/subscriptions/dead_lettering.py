@@ -94,8 +94,9 @@ class DeadLetterTopics:
             await self.ensure(source, name, record.creator_uid)
         elif record.max_attempts:
             raise InvalidRequest(
-                f"max_attempts is {record.max_attempts}, but dead_letter_topic is null: messages that fail so often "
-                "need a dead-letter topic; name one, or set max_attempts to 0",
+                f"max_attempts is {record.max_attempts}, but dead_letter_topic is null: a message "
+                "that fails that often needs a dead-letter topic; set dead_letter_topic, or set "
+                "max_attempts to 0",
                 field="dead_letter_topic",
                 value=None,
             )
@@ -106,9 +107,10 @@ class DeadLetterTopics:
             creator = self._callers.principal(record.creator, record.creator_uid)
             if creator is None:  # it has gone, or another one has its name
                 raise Forbidden(
-                    f"the principal {record.creator!r}, whose rights publish the dead letters, is disabled or was "
-                    "deleted (a new principal with its name does not count). PATCH dead_letter_topic, even to the "
-                    "same topic, to publish the dead letters with your own rights",
+                    f"dead letters are published with the rights of the principal {record.creator!r}, "
+                    "which is disabled or was deleted (a new principal with the same name does not have "
+                    "these rights). To publish the dead letters with your own rights, PATCH "
+                    "dead_letter_topic, even to the same topic",
                     action=str(Action.PUBLISH),
                     resource=name,
                 )
@@ -123,8 +125,8 @@ class DeadLetterTopics:
         `source`, or is `source` itself, TooManyTopics, TooManySegments, TopicBeingDeleted, Unavailable."""
         if name == source.name:
             raise InvalidRequest(
-                f"dead_letter_topic is {name!r}, the topic itself, so its dead letters would be delivered again; "
-                "name another topic",
+                f"dead_letter_topic is {name!r}, the topic of the subscription, so the subscription "
+                "would receive its own dead letters again; name another topic",
                 field="dead_letter_topic",
                 value=name,
             )
@@ -136,9 +138,10 @@ class DeadLetterTopics:
         found = await self._catalog.require(name)
         if found.layout.format is not source.layout.format or unheld(source.layout.values, found.layout.values):
             raise InvalidRequest(
-                f"dead_letter_topic is {name!r}, whose format is {found.layout.format.value} with different columns "
-                f"or values than {source.name!r} ({source.layout.format.value}) has; name a topic of the same format "
-                "and schema, one that only has wider types and more fields, or one that does not exist",
+                f"the dead_letter_topic {name!r} (format {found.layout.format.value}) cannot store "
+                f"the messages of topic {source.name!r} (format {source.layout.format.value}); name a "
+                "topic with the same format and schema, a topic whose schema differs only in wider "
+                "types and additional fields, or a topic that does not exist",
                 field="dead_letter_topic",
                 value=name,
             )
@@ -148,7 +151,8 @@ class DeadLetterTopics:
 def _check(creator: Caller, action: Action, name: str) -> None:
     if not judge(creator, action, Resource(name)):
         raise Forbidden(
-            f"{creator.principal!r}, who created the subscription, lacks the right {action} on {name!r}",
+            f"the principal {creator.principal!r}, who created the subscription, lacks the right "
+            f"{action} on topic {name!r}",
             action=str(action),
             resource=name,
         )
@@ -276,7 +280,11 @@ class DeadLetters:
         except SeaweedqError as error:
             self._wait(subscription, error)
         except Exception as error:  # a defect must not end the task that sends all others' letters
-            logger.exception("dead letters of %s of %s failed", subscription.name, subscription.topic.name)
+            logger.exception(
+                "the dead letters of subscription %s of topic %s could not be published",
+                subscription.name,
+                subscription.topic.name,
+            )
             self._wait(subscription, error)
 
     def _wait(self, subscription: Subscription, error: Exception) -> None:
@@ -290,7 +298,7 @@ class DeadLetters:
             if cursor.delivery.dead_letters:
                 cursor.delivery.dead_letters.postpone(cursor.delivery.dead_letters.due(now_s), now_s + pause_s)
         logger.warning(
-            "dead letters of %s of %s could not be published to %s; retrying in %g s: %s",
+            "the dead letters of subscription %s of topic %s could not be published to topic %s; retrying in %g s: %s",
             subscription.name,
             subscription.topic.name,
             subscription.record.dead_letter_topic,
@@ -324,12 +332,12 @@ class DeadLetters:
         cursor, offsets = subscription.cursors.get(batch.segment), batch.offsets.tolist()
         queue = cursor.delivery.dead_letters if cursor else None
         if cursor is None or queue is None or len(queue.still_dying(batch.offsets)) < len(offsets):
-            raise NotReady(f"the messages of segment {batch.segment} that become dead letters have changed")
+            raise NotReady(f"the messages of segment {batch.segment} that must become dead letters have changed")
         sent = queue.pending_batch()
         if sent is None:
             sent = queue.sent = self._sender(subscription).begin(batch.segment, offsets)
         elif sent.offsets != tuple(offsets):
-            raise NotReady(f"some dead letters of segment {batch.segment} are being acked")
+            raise NotReady(f"an earlier batch of dead letters of segment {batch.segment} must be acked first")
         if not cursor.has_batch(sent):
             reach("letter.record")
             await self._dispatcher.record_dead_letters(subscription, batch.segment, sent)
@@ -423,7 +431,10 @@ async def _read(readable: Readable, wanted: Offsets, is_whole: bool) -> tuple[Of
         low = int(left[0])
         pieces = await readable.read(low, int(left[-1]) + 1 - low, BATCH_BYTES)
         if not pieces:
-            raise Unavailable(f"segment {readable.id} cannot be read to offset {low} now, so its dead letters wait")
+            raise Unavailable(
+                f"the dead letters of segment {readable.id} cannot be published yet, because the "
+                f"segment cannot be read up to offset {low} now"
+            )
         for first, rows in pieces:
             here = left[(left >= first) & (left < first + rows.num_rows)]
             if len(here) and (is_whole or not parts):

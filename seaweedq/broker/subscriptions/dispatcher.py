@@ -110,9 +110,7 @@ class Dispatcher:
             if before.result_of_seek(key):
                 return before, before
             before.check_readable(before.frontier.hidden | before.unreadable)
-            if not await self._write_all(
-                before, f"subscription {name!r} is currently being moved by a seek; try again"
-            ):
+            if not await self._write_all(before, f"a seek is currently moving subscription {name!r}; try again"):
                 self.forget(topic, name)
                 raise NotOwner(f"subscription {name!r} is no longer dispatched by this broker")
             new = before.held.with_record(self.used(_with_seek(before.record, key, target)))
@@ -150,7 +148,10 @@ class Dispatcher:
         subscription.check()
         cursor = subscription.cursors.get(segment)
         if cursor is None or not cursor.has_batch(sent):
-            raise Unavailable(f"the cursor of segment {segment} cannot be written now, so its dead letters wait")
+            raise Unavailable(
+                f"the dead letters of segment {segment} cannot be published yet, because the "
+                "segment's cursor cannot be written now"
+            )
 
     async def confirm(self, subscription: Subscription) -> None:
         """Reads the record of a subscription again, after a change of unknown outcome. The caller holds `saving`.
@@ -175,7 +176,11 @@ class Dispatcher:
             except Unavailable:
                 raise
             except Exception:  # a defect must not keep the cursors of all others out of coordination
-                logger.exception("cannot write the cursors of %s of %s", subscription.name, subscription.topic.name)
+                logger.exception(
+                    "cannot write the cursors of subscription %s of topic %s",
+                    subscription.name,
+                    subscription.topic.name,
+                )
 
     async def _checkpoint(self, subscription: Subscription) -> None:
         await self._opened.reread(subscription)

@@ -334,7 +334,7 @@ class Leases:
         """Returns the lease of a name for a pull of a consumer; None for a new name. Raises LeaseEnded for a name of
         the epoch before, and LeaseOfAnother if the lease is another consumer's, and both have names."""
         if name in self._sought:
-            raise LeaseEnded(f"a seek has ended lease {name!r}; use another name for a new pull", lease=name)
+            raise LeaseEnded(f"a seek has ended lease {name!r}; use another lease name for the next pull", lease=name)
         lease = self._by_name.get(name)
         if lease and consumer is not None and lease.consumer not in map(self.known_consumer, (consumer, ANYBODY)):
             raise of_another(name, consumer)

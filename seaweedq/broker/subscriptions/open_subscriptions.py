@@ -145,7 +145,8 @@ class CursorStore:
             found = broken_by(one.cursor.held.record, one.record, self._end_of(topic, one.segment))
             if found:
                 logger.error(
-                    "not writing the cursor of %s on segment %s of %s: %s; from %s to %s",
+                    "not writing the cursor of subscription %s for segment %s of topic %s, because an "
+                    "invariant would be broken: %s; from %s to %s",
                     name,
                     one.segment,
                     topic.name,
@@ -157,8 +158,8 @@ class CursorStore:
                 good.append(one)
         if is_last and len(good) < len(changed):
             raise InvariantViolated(
-                f"subscription {name!r} of {topic.name!r} has cursors that cannot be written without breaking an "
-                "invariant"
+                f"subscription {name!r} of topic {topic.name!r} has cursors that cannot be written "
+                "without breaking an invariant"
             )
         return good
 

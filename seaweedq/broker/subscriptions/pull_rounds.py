@@ -140,7 +140,7 @@ class SlowReads:
                 late[segment.id] = one = _SlowRead(offset, task)
                 asyncio.get_running_loop().call_later(KEPT_S, _forget, late, segment.id, one)
         if not task.done():
-            raise Unavailable(f"the owner of segment {segment.id} has not answered a read yet")
+            raise Unavailable(f"the owner of segment {segment.id} has not answered an earlier read yet")
         return task.result()
 
 
@@ -245,7 +245,9 @@ class Leasing:
         if unread := sorted(missing & held.keys())[:10]:
             raise Unavailable(f"segments {unread} could not be read; try again", segments=unread)
         if not found:
-            raise LeaseEnded(f"lease {lease.name!r} has ended; use another name for a new pull", lease=lease.name)
+            raise LeaseEnded(
+                f"lease {lease.name!r} has ended; use another lease name for the next pull", lease=lease.name
+            )
         self._extend(subscription, lease, self._clock.monotonic_s())
         return found
 
@@ -471,7 +473,8 @@ def _retire(subscription: Subscription, segment: int, delivery: SegmentDelivery,
         return False
     if delivery.window.acked_to < start:
         raise Unavailable(
-            f"the cursor of segment {segment} cannot be advanced to the segment's start, {start}; try again"
+            f"the subscription's cursor for segment {segment} cannot be advanced to the first "
+            f"offset of the segment, {start}; try again"
         )
     return True
 

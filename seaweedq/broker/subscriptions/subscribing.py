@@ -158,7 +158,7 @@ class RelayQueue:
             return
         try:
             if self._moved != moved:  # it says nothing of pulls that have queued since
-                raise NotOwner("the broker that dispatched the subscription did not answer another pull")
+                raise NotOwner("the broker that dispatched the subscription did not answer an earlier pull")
             try:
                 check()
                 left_s = until.left_s
@@ -318,13 +318,15 @@ class Handoff:
         topic, name = subscription
         try:
             await self._dispatcher.hand_over(topic, name)
-            logger.info("subscription %s of %s was handed to another broker", name, topic.name)
+            logger.info("subscription %s of topic %s was handed over to another broker", name, topic.name)
         except NeedsNewerBroker:
             pass  # the record that cannot be read has a log line of its own, and this is tried twice a second
         except SeaweedqError as error:
-            logger.warning("subscription %s of %s could not be handed to another broker: %s", name, topic.name, error)
+            logger.warning(
+                "subscription %s of topic %s could not be handed over to another broker: %s", name, topic.name, error
+            )
         except Exception:  # a defect must end neither the others under way nor the task
-            logger.exception("subscription %s of %s could not be handed to another broker", name, topic.name)
+            logger.exception("subscription %s of topic %s could not be handed over to another broker", name, topic.name)
 
 
 class Subscribing(Service):

@@ -71,8 +71,9 @@ def warn(topic: str, subscription: str, found: list[tuple[int, int]]) -> None:
     """Logs that successors wait for these messages."""
     for segment, offset in found[:10]:
         logger.warning(
-            "subscription %s of %s: message %d-%d has not been acked for more than a minute, and the successors of "
-            "its segment wait for it; ack it, or set max_attempts so that it becomes a dead letter",
+            "subscription %s of topic %s is waiting for an ack of message %d-%d: for more than a "
+            "minute, the segments that replaced the message's segment could not be delivered; "
+            "ack the message, or set max_attempts so that the message becomes a dead letter",
             subscription,
             topic,
             segment,
@@ -186,7 +187,8 @@ class Subscription:
         """Raises NeedsNewerBroker if the record or the cursor of one of these segments cannot be read."""
         if hidden := sorted((self.frontier.hidden | self.unreadable).intersection(segments)):
             raise NeedsNewerBroker(
-                f"this broker cannot read the records or cursors of segments {hidden[:10]}; a newer broker is needed",
+                f"this broker cannot read the records or cursors of segments {hidden[:10]}; start a "
+                "newer version of the broker",
                 topic=self.topic.name,
                 subscription=self.name,
                 segments=hidden[:10],
@@ -359,9 +361,9 @@ class Subscription:
         """Logs once that some consumers get nothing, until all get something again."""
         if idle and not self._warned:
             logger.warning(
-                "subscription %s of %s has %d more consumers than segments, and they receive nothing: in mode "
-                "ordered a segment has one consumer at a time; use keyed or shared, which have no such limit, or "
-                "give the topic more segments",
+                "subscription %s of topic %s has %d more consumers than segments, so these consumers "
+                "receive nothing: in mode ordered, only one consumer at a time receives messages of "
+                "a segment; use mode keyed or shared, or give the topic more segments",
                 self.name,
                 self.topic.name,
                 idle,

@@ -110,7 +110,7 @@ class Topic:
         """Notes that retention has removed a sealed segment."""
         self.removed.add(segment)
         if opened := self.opened.pop(segment, None):
-            opened.close(NotOwner(f"segment {segment} of {self.name!r} was removed by retention"))
+            opened.close(NotOwner(f"retention has removed segment {segment} of topic {self.name!r}"))
 
     @staticmethod
     def from_record(name: str, held: Versioned[TopicRecord]) -> "Topic":
@@ -246,7 +246,9 @@ class Catalog:
                     fields = parse_schema(keys.SCHEMAS.require(there).record.schema)
                     topic.layouts[schema_id] = Layout.from_format(topic.layout.format, fields)
         if schema_id not in topic.layouts:
-            raise NotReady(f"version {schema_id} of the schema of topic {topic.name!r} is not known here; try again")
+            raise NotReady(
+                f"this broker does not know version {schema_id} of the schema of topic {topic.name!r} yet; try again"
+            )
         return topic.layouts[schema_id]
 
     async def reload_segments(self, topic: Topic) -> None:
@@ -263,7 +265,7 @@ class Catalog:
             await self.reload_segments(topic)
         self.check(topic)
         if not self._is_whole(topic):
-            raise NotReady(f"the open segments of topic {topic.name!r} do not cover all keys right now; try again")
+            raise NotReady(f"the open segments of topic {topic.name!r} do not cover all keys at the moment; try again")
 
     def _is_whole(self, topic: Topic) -> bool:
         known = self.records(topic).values()
@@ -484,13 +486,15 @@ def check_at_end(segment: int, end: int, offset: int) -> None:
     reader must know that it has lost messages, OffsetOutOfRange beyond it."""
     if offset < end:
         raise BelowRetention(
-            f"retention has removed offset {offset} of segment {segment}, and everything up to the segment's end, "
-            f"{end}",
+            f"retention has removed offset {offset} of segment {segment}, and all later offsets "
+            f"of the segment up to its end, {end}",
             offset=offset,
             start_offset=end,
             segment=segment,
         )
     if offset > end:
         raise OffsetOutOfRange(
-            f"offset {offset} is beyond the end of segment {segment}, which is {end}", offset=offset, end_offset=end
+            f"offset {offset} is beyond the end of segment {segment}, which ends at offset {end}",
+            offset=offset,
+            end_offset=end,
         )

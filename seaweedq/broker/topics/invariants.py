@@ -215,7 +215,12 @@ def check_writes(
     segments = _broken_segments(revisions, writes, topic_of, records_of, proven)
     found = [*_broken_topics(revisions, writes, topic_of), *segments]
     if found:
-        logger.error("refusing a transaction: %s; compares %s; writes %s", "; ".join(found), compares, writes)
+        logger.error(
+            "refusing a transaction, because an invariant would be broken: %s; compares %s; writes %s",
+            "; ".join(found),
+            compares,
+            writes,
+        )
         raise InvariantViolated(f"a change was refused because it would break an invariant: {found[0][:500]}")
 
 

@@ -226,7 +226,7 @@ class Ownership:
         found = await self.open(topic, segment) or await self.open(topic, segment)  # its record may change meanwhile
         if found is None:
             owner = self._catalog.segment(topic, segment).record.owner
-            raise NotOwner(f"segment {segment} of {topic.name!r} is owned by {owner}", owner=owner)
+            raise NotOwner(f"segment {segment} of topic {topic.name!r} is owned by broker {owner}", owner=owner)
         return found
 
     async def open(self, topic: Topic, segment: int) -> OpenSegment | None:
@@ -320,11 +320,15 @@ class Ownership:
             await self._catalog.refresh(topic.name, number)
             self._catalog.segment(topic, number)
             if self._catalog.is_emptied(topic, number):
-                raise NotOwner(f"retention has just deleted all of segment {number} of {topic.name!r}; try again")
-            raise ChainDamaged(f"{chain.folder} has no seal, although its segment is sealed", name=chain.folder)
+                raise NotOwner(
+                    f"retention has just deleted all messages of segment {number} of topic {topic.name!r}; try again"
+                )
+            raise ChainDamaged(
+                f"the files of {chain.folder} do not end with a seal, although the segment is sealed", name=chain.folder
+            )
         if record.state == "open" and chain.last is None and number == topic.record.incarnation:
             raise self._waits(
-                topic, number, "file", f"{chain.folder} belongs to the topic's first segment, but has no file"
+                topic, number, "file", f"{chain.folder} belongs to the topic's first segment, but contains no file"
             )
         if record.state == "open" and (delivered := self._delivered[topic].get(number, 0)) > chain.end:
             await self._catalog.refresh(topic.name, number)
@@ -380,7 +384,7 @@ class Ownership:
                 detail = f"the store did not confirm an entry of {chain.folder} in time"
                 raise chain.failing or StoreUnavailable(detail) from None
             except Fenced:
-                logger.info("%s has grown in the meantime; continuing from its new end", chain.folder)
+                logger.info("another broker has added files to %s; continuing after the last file", chain.folder)
                 await chain.open()
 
     def _opened(
@@ -388,5 +392,5 @@ class Ownership:
     ) -> OpenSegment:
         opened = OpenSegment(source, chain, producers, self._budget, topic.signal, self._dirty.add)
         if record.intent and record.intent.state == "committed":
-            opened.pause(NotOwner(f"segment {opened.id} of {topic.name!r} is about to be sealed"))
+            opened.pause(NotOwner(f"segment {opened.id} of topic {topic.name!r} is about to be sealed"))
         return opened

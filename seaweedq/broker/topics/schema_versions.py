@@ -152,7 +152,7 @@ class SchemaVersions:
             return None
         if expected is not None and expected != topic.layout.schema_id:
             raise TopicConflict(
-                f"the newest version of the schema of topic {topic.name!r} is {topic.layout.schema_id}, not {expected}",
+                f"the newest schema version of topic {topic.name!r} is {topic.layout.schema_id}, not {expected}",
                 differences={"schema_id": {"current": topic.layout.schema_id, "requested": expected}},
             )
         if len(await self.ids(topic)) >= MAX_VERSIONS:

@@ -122,7 +122,7 @@ class TopicAdmin:
                 await self._entries.append(source, chain, [], tables, 0, topic_record=msgspec.json.decode(value))
         except TimeoutError:
             raise chain.failing or StoreUnavailable(
-                f"the store did not confirm the first entry of {chain.folder} in time"
+                f"the store did not confirm in time that it stored the first file in {chain.folder}"
             ) from None
         others = sorted(b for b, known in self._roster.brokers.items() if b != mine and known.record.takes_more)
         hosts = [mine, *others[:HOSTS]]
@@ -278,13 +278,13 @@ class TopicAdmin:
         revision = await self._catalog.commit([*(Compare(put.key, 0) for put in writes), *compares], writes)
         if revision is None:
             await self._roster.load()
-            raise CoordinationUnavailable(f"brokers joined or left while topic {name!r} was created; try again")
+            raise CoordinationUnavailable(f"brokers joined or left while topic {name!r} was being created; try again")
 
     async def _replace(self, topic: Topic, held: Versioned[TopicRecord]) -> int | None:
         key, value = keys.TOPICS.key(topic.name), keys.TOPICS.encode(held)
         revision = await self._catalog.commit([Compare(key, held.revision)], [Put(key, value)])
         if revision is None and not await self._refresh(topic.name):
-            raise TopicBeingDeleted(f"topic {topic.name!r} was deleted in the meantime", topic=topic.name)
+            raise TopicBeingDeleted(f"topic {topic.name!r} was deleted while the request was running", topic=topic.name)
         return revision
 
     async def _remove_records(self, prefix: str) -> None:

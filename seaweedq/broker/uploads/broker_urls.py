@@ -114,7 +114,7 @@ class BrokerUrls:
         grant = Grant(method, name, until_s)
         found = [is_signed(key, grant, token, now_s) for key in await self._keys.accepted(now_s)]
         if not any(found) or until_s > now_s + self._longest_s + SKEW_S:
-            raise Forbidden("the URL has expired, or was issued for another method or payload; request a new one")
+            raise Forbidden("the URL has expired, or was issued for another method or payload; request a new URL")
 
     async def _signed(self, method: str, name: str, expires_s: int) -> str:
         now_us = self._clock.now_us()

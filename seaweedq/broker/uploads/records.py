@@ -66,7 +66,7 @@ class UploadRecords:
             if incarnation is not None and incarnation > topic.record.incarnation:
                 await self._catalog.refresh(topic.name)
                 if self._catalog.get(topic.name) is not topic:
-                    raise NotReady(f"topic {topic.name!r} has just been changed; try again")
+                    raise NotReady(f"another request has just changed topic {topic.name!r}; try again")
             raise not_found(topic, upload)
         there = await self._coordination.get(key_of(topic, upload))
         if there is None:
@@ -102,7 +102,10 @@ class UploadRecords:
         newest = NewestWrites(self._coordination)
         write = await newest.find(topic.name, topic.record.incarnation, record.write)
         if write.may_read:
-            raise UploadConflict(f"the write {record.write} has not ended, and may need the upload")
+            raise UploadConflict(
+                f"the upload cannot be removed: it belongs to write {record.write}, which has not "
+                "ended and may need the upload"
+            )
         return (write.compare,)
 
     def pages(self, topic: Topic, limit: int = PAGE) -> AsyncIterator[Page]:

@@ -97,7 +97,9 @@ def part_bytes(size: int, multipart: bool | None, presigns: bool, settings: Sett
     """
     if multipart and not presigns:
         raise InvalidRequest(
-            "this store does not support uploads in parts; leave multipart out", field="multipart", value=True
+            "this store does not support uploads in parts; send the request without multipart",
+            field="multipart",
+            value=True,
         )
     if multipart is False and presigns and size > MAX_PUT_BYTES:
         detail = f"the upload has {size} bytes; a single put may have at most {MAX_PUT_BYTES}"
@@ -112,7 +114,7 @@ def part_count(record: UploadRecord) -> int:
     """Returns the number of an upload's parts; an empty upload has one empty part. Raises UploadConflict if it has
     none."""
     if record.part_bytes is None:
-        raise UploadConflict("this upload has no parts: PUT all its bytes to its url")
+        raise UploadConflict("this upload has no parts: PUT all bytes to the upload's url")
     return max(1, -(-record.size // record.part_bytes))
 
 
@@ -204,7 +206,9 @@ def as_removed(record: UploadRecord) -> UploadRecord:
     if record.state == "published":
         raise UploadConflict("the upload cannot be removed: it was published, so a message refers to it")
     if record.state == "imported":
-        raise UploadConflict("the upload cannot be removed: it was imported; its bytes are removed after it expires")
+        raise UploadConflict(
+            "the upload cannot be removed, because its rows were imported; its bytes are removed after it expires"
+        )
     return msgspec.structs.replace(record, state="removed")
 
 

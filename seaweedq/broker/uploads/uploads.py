@@ -131,7 +131,7 @@ class Uploads:
         expires_s = self._url_seconds(upload, record, until_us)
         if record.parts is not None:
             raise UploadConflict(
-                "this upload has parts: request their URLs, and PUT each part to its own URL", upload_id=upload
+                "this upload has parts: request a URL for each part, and PUT each part to its URL", upload_id=upload
             )
         if not self._store.presigns:
             return await self.own_urls.put(record.name, record.content_type, expires_s)
@@ -298,7 +298,8 @@ class Uploads:
                 await self._store.end_parts(record.name, parts, found)
         elif not await self._is_there(record):  # another request has not just made the object either
             detail = (
-                f"{len(missing)} of {rules.part_count(record)} parts are missing, or have another size than announced"
+                f"{len(missing)} of {rules.part_count(record)} parts are missing, or their sizes "
+                "differ from the announced sizes"
             )
             raise UploadIncomplete(detail, upload_id=upload, missing=missing[: rules.NAMED])
         reach("upload.joined")
@@ -320,7 +321,7 @@ class Uploads:
     def _url_seconds(self, upload: str, record: UploadRecord, until_us: int) -> int:
         """Returns how long a URL lasts: at least a second, since no store signs for less."""
         if record.state != "open":
-            raise UploadConflict(f"the upload is {record.state}: it accepts no more bytes", upload_id=upload)
+            raise UploadConflict(f"the upload is {record.state}, so it accepts no more bytes", upload_id=upload)
         self._check_time(upload, record)
         now_us = self._clock.now_us()
         return max(1, min(rules.url_seconds(record, now_us, self._settings), (until_us - now_us) // 1_000_000))

@@ -40,7 +40,8 @@ def open_store(settings: Settings, ids: Ids, pools: Pools | None = None) -> Open
         raise InvalidRequest(f"store={url!r} is not supported; use file:///path or s3://bucket/prefix", field="store")
     if scheme == "file" and not url.startswith("file:///"):
         raise InvalidRequest(
-            f"store={url!r} names the host {urlsplit(url).netloc!r}; a folder's URL has three slashes: file:///path",
+            f"store={url!r} contains the host {urlsplit(url).netloc!r}; write a local folder with "
+            "three slashes: file:///path",
             field="store",
         )
     return LocalStore(url, ids, pools)
@@ -95,7 +96,7 @@ def open_coordination(settings: Settings, clock: Clock, pools: Pools) -> Coordin
         return EtcdCoordination(access, settings.etcd_prefix)
     except OSError as error:
         raise InvalidRequest(
-            f"a file named by the settings etcd_* cannot be read: {error}", field="etcd_ca_file"
+            f"a file given by one of the settings etcd_* cannot be read: {error}", field="etcd_ca_file"
         ) from None
 
 
@@ -107,14 +108,14 @@ def _check_encrypted(settings: Settings) -> None:
     far = [one for one in endpoints if not is_loopback(urlsplit(f"//{one}").hostname or "")]
     if given and far and not settings.etcd_ca_file:
         raise InvalidRequest(
-            f"{given[0]} is set, but etcd_ca_file is not: without a certificate authority there is no TLS, and "
-            f"others could read the traffic to {far[0]}",
+            f"{given[0]} is set, but etcd_ca_file is not: without a certificate authority the "
+            f"connection to etcd has no TLS, so others could read the traffic to {far[0]}",
             field="etcd_ca_file",
         )
     if settings.auth == "required" and far and not settings.etcd_ca_file and not settings.allow_plain_etcd:
         raise InvalidRequest(
-            f"auth=required, but the connection to etcd at {far[0]} has no TLS: anyone who can modify its traffic "
-            "can grant themselves every permission; set etcd_ca_file, or, if nobody else can reach that network, "
-            "allow_plain_etcd=true",
+            f"auth=required, but the connection to etcd at {far[0]} has no TLS, so anyone who can "
+            "modify its traffic can grant themselves every permission; set etcd_ca_file, or set "
+            "allow_plain_etcd=true if nobody else can reach that network",
             field="allow_plain_etcd",
         )

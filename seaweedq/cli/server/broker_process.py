@@ -82,7 +82,7 @@ class BrokerProcess:
             self._deadline.clear()
             gc.unfreeze()
             gc.collect()  # what the life that ended had frozen would stay for ever
-            logger.warning("starting again under a new broker id")
+            logger.warning("this broker is starting again under a new broker id")
 
     def hanging(self) -> list[str]:
         """Returns the thread pools with hanging calls, and the number of these calls."""
@@ -98,7 +98,7 @@ class BrokerProcess:
         except (SeaweedqError, OSError) as error:
             if not self.was_ready or not isinstance(error, Unavailable | OSError):
                 raise
-            logger.warning("cannot restart yet: %s", error)
+            logger.warning("this broker cannot restart yet: %s", error)
         except Exception:
             if not self.was_ready:
                 raise
@@ -199,7 +199,7 @@ def run(settings: Settings, line: LiveLine | None = None) -> None:
     stop.handle()
     process.run()
     if hanging := process.hanging():
-        logger.warning("the process ends without waiting for hanging calls: %s", ", ".join(hanging))
+        logger.warning("the process ends without waiting for calls that hang: %s", ", ".join(hanging))
         logging.shutdown()
         os._exit(0)  # the interpreter would wait for their threads
 
@@ -227,7 +227,7 @@ async def started(broker: Broker, stop: StopSignals) -> bool:
     if not starting.cancelled() and isinstance(starting.exception(), Fenced):
         broker.lost.set()  # it leads no more: its time was over before anybody said so
     if starting.cancelled() or broker.lost.is_set():
-        logger.warning("stopped before it was ready")
+        logger.warning("the broker was stopped before it was ready")
         return False
     starting.result()
     return True

@@ -43,7 +43,7 @@ def secret_of(settings: Settings, name: str) -> str:
     if not path:
         return given
     if given:
-        raise InvalidRequest(f"{name} and {name}_file are both set; leave one out", field=f"{name}_file")
+        raise InvalidRequest(f"{name} and {name}_file are both set; set only one of them", field=f"{name}_file")
     try:
         return Path(path).read_text("utf-8", "replace").strip()
     except OSError as error:
@@ -60,7 +60,7 @@ def cluster_secret(settings: Settings) -> str:
         return _checked(given, "cluster_secret")
     if settings.coordination != "embedded":
         raise InvalidRequest(
-            "brokers on etcd need a shared secret: give each the same "
+            "brokers with coordination on etcd need a shared secret: give all brokers the same "
             f"cluster_secret (SEAWEEDQ_CLUSTER_SECRET) of at least {MIN_CHARACTERS} characters",
             field="cluster_secret",
         )
@@ -77,10 +77,12 @@ def _checked(given: str, source: str) -> str:
     if min(map(len, found)) < MIN_CHARACTERS:
         raise InvalidRequest(f"{each} must have at least {MIN_CHARACTERS} characters", field="cluster_secret")
     if not (given.isascii() and given.isprintable() and all(secret == secret.strip() for secret in found)):
-        raise InvalidRequest(f"{each} must be printable ASCII, without blanks at its ends", field="cluster_secret")
+        raise InvalidRequest(
+            f"{each} must be printable ASCII, without blanks at the beginning or end", field="cluster_secret"
+        )
     if min(map(len, found)) < GOOD_CHARACTERS:
         logger.warning(
-            "%s has fewer than %d characters: `openssl rand -hex 32` creates a good one", each, GOOD_CHARACTERS
+            "%s has fewer than %d characters; create a better secret with `openssl rand -hex 32`", each, GOOD_CHARACTERS
         )
     return given
 
@@ -168,10 +170,10 @@ class Certificate:
             self._context = _context(*self._files)
         except (OSError, ValueError) as error:
             self._unfit = content
-            logger.warning("%s; the broker keeps using the previous certificate", self._words(error))
+            logger.warning("%s; the broker continues to use the previous certificate", self._words(error))
             return
         self._shown = content
-        logger.info("tls_cert_file=%s was renewed: new connections use it", self._files[0])
+        logger.info("tls_cert_file=%s was renewed; new connections use the new certificate", self._files[0])
 
     def _read(self) -> bytes:
         return b"\0".join(file.read_bytes() for file in self._files)
@@ -197,7 +199,9 @@ def certificate_of(settings: Settings) -> Certificate | None:
     given = {name: getattr(settings, name) for name in ("tls_cert_file", "tls_key_file")}
     missing = [name for name, path in given.items() if not path]
     if len(missing) == 1:
-        raise InvalidRequest(f"setting {missing[0]} is missing: TLS needs a certificate and its key", field=missing[0])
+        raise InvalidRequest(
+            f"setting {missing[0]} is missing: TLS needs both a certificate and its key", field=missing[0]
+        )
     return None if missing else Certificate(*map(Path, given.values()))
 
 
@@ -244,7 +248,7 @@ def _holds_certificate(cert_file: Path) -> bool:
 
 
 def _no_password() -> NoReturn:
-    raise ValueError("the key is encrypted; use an unencrypted key file that only the broker can read")
+    raise ValueError("the TLS key is encrypted; use an unencrypted key file that only the broker can read")
 
 
 def _reason(error: Exception) -> str:

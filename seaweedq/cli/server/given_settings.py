@@ -141,13 +141,16 @@ def check_auth(settings: Settings) -> None:
     reached = _reached(settings)
     if settings.auth == "auto" and reached:
         raise InvalidRequest(
-            f"setting auth='auto': other machines can reach a broker with {reached}, so choose who may use it: "
-            "auth=required requires tokens (docs/operate/security.md), auth=none lets everyone who can connect read, "
-            "write and delete everything",
+            "setting auth='auto' is not enough, because other machines can reach a broker with "
+            f"{reached}; choose who may use the broker: auth=required requires tokens "
+            "(docs/operate/security.md), auth=none lets everyone who can connect read, write and "
+            "delete everything",
             field="auth",
         )
     if settings.auth == "none" and not settings.member:  # else the parent has said it
-        logger.warning("auth=none: everyone who can connect can read, write and delete everything, without any token")
+        logger.warning(
+            "auth=none: everyone who can connect to the broker can read, write and delete everything, without a token"
+        )
 
 
 def check_advertised(settings: Settings) -> None:
@@ -155,8 +158,8 @@ def check_advertised(settings: Settings) -> None:
     url = settings.advertise_url
     if settings.tls_cert_file and url and not url.startswith("https://"):
         raise InvalidRequest(
-            f"setting advertise_url={url!r}: with tls_cert_file the broker accepts only TLS on its port, so nobody "
-            "could reach it at an http:// URL; use an https:// URL, or leave tls_cert_file out",
+            f"setting advertise_url={url!r} is an http:// URL, but with tls_cert_file the broker "
+            "accepts only TLS on its port; use an https:// URL, or leave tls_cert_file out",
             field="advertise_url",
         )
 
@@ -166,17 +169,17 @@ def check_peer_port(settings: Settings) -> None:
     if not settings.peer_port:
         if settings.advertise_peer_url:
             raise InvalidRequest(
-                f"setting advertise_peer_url={settings.advertise_peer_url!r}: peer_port is not set; set it, or leave "
-                "the URL out",
+                f"setting advertise_peer_url={settings.advertise_peer_url!r} needs the setting "
+                "peer_port; set peer_port, or leave advertise_peer_url out",
                 field="advertise_peer_url",
             )
         return
     last = 0 if settings.member else settings.brokers - 1
     if settings.port and abs(settings.peer_port - settings.port) <= last:
         raise InvalidRequest(
-            f"setting peer_port={settings.peer_port}: port={settings.port} "
-            + (f"and the {last} ports after it are" if last else "is")
-            + " for clients; choose another one",
+            f"setting peer_port={settings.peer_port} must not be a port for clients: these use port={settings.port}"
+            + (f" and the {last} ports after it" if last else "")
+            + "; choose another peer_port",
             field="peer_port",
         )
 
@@ -186,14 +189,15 @@ def check_journal(settings: Settings) -> None:
     mirrors."""
     if settings.journal_least_mirrors > settings.journal_mirrors:
         raise InvalidRequest(
-            f"setting journal_least_mirrors={settings.journal_least_mirrors}: there are at most "
+            f"setting journal_least_mirrors={settings.journal_least_mirrors} must be at most "
             f"journal_mirrors={settings.journal_mirrors}",
             field="journal_least_mirrors",
         )
     if settings.journal == "mirrored" and settings.coordination == "embedded":
         raise InvalidRequest(
-            "setting journal='mirrored': coordination='embedded' is one machine, and all mirrors would fail with it; "
-            "use etcd, or journal=file",
+            "setting journal='mirrored' needs several machines, but with coordination='embedded' "
+            "all mirrors are on one machine and would fail together; use coordination on etcd, "
+            "or journal=file",
             field="journal",
         )
 
@@ -202,28 +206,31 @@ def check_members(settings: Settings) -> None:
     """Raises InvalidRequest for settings that do not fit several brokers on one machine."""
     if settings.member > (settings.brokers if settings.brokers > 1 else 0):
         raise InvalidRequest(
-            f"setting member={settings.member}: brokers is {settings.brokers}; leave member out, because the parent "
-            "process sets it",
+            f"setting member={settings.member} cannot be used with brokers={settings.brokers}; "
+            "leave member out, because the parent process sets it",
             field="member",
         )
     if settings.brokers == 1:
         return
     if settings.coordination != "embedded":
         raise InvalidRequest(
-            f"setting brokers={settings.brokers}: with etcd, start each broker separately and leave brokers out",
+            f"setting brokers={settings.brokers} cannot be used with etcd; leave brokers out, and "
+            "start each broker separately",
             field="brokers",
         )
     for name, url in (("advertise_url", settings.advertise_url), ("advertise_peer_url", settings.advertise_peer_url)):
         if url:
             raise InvalidRequest(
-                f"setting {name}={url!r}: {settings.brokers} brokers cannot share one URL; leave it out, so that "
-                "each broker advertises the address that it listens on",
+                f"setting {name}={url!r} cannot be used with {settings.brokers} brokers, which cannot "
+                "share one URL; leave the setting out, so that each broker advertises the address on "
+                "which it listens",
                 field=name,
             )
     for name, port in (("port", settings.port), ("peer_port", settings.peer_port)):
         if port and not settings.member and port + settings.brokers - 1 > 65_535:
             raise InvalidRequest(
-                f"setting {name}={port}: {settings.brokers} brokers need as many consecutive ports, up to 65535",
+                f"setting {name}={port} is too high: {settings.brokers} brokers need as many "
+                "consecutive ports, up to port 65535",
                 field=name,
             )
 

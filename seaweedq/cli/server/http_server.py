@@ -161,7 +161,7 @@ class HttpServer(uvicorn.Server):
             if not lost.is_set():
                 await self._leave(listener)
         except Exception:
-            logger.exception("could not hand over in order; stopping")
+            logger.exception("the hand-over to other brokers failed with an unexpected error; stopping without it")
         finally:
             self._broker.begin_stop()
             if lost.is_set():
@@ -173,7 +173,7 @@ class HttpServer(uvicorn.Server):
         settings = self._broker.process.settings
         self._broker.leave()
         if settings.shutdown_delay_s:
-            logger.info("stopping in %g s; /readyz answers 503 from now on", settings.shutdown_delay_s)
+            logger.info("the broker stops in %g s; until then /readyz answers 503", settings.shutdown_delay_s)
         await self._cut_short(asyncio.sleep(settings.shutdown_delay_s))
         await self._cut_short(self._broker.drain())
         for one in filter(None, (listener, self._peer_listener)):

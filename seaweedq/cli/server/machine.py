@@ -76,7 +76,7 @@ def raise_limit() -> int:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (ValueError, OSError) as error:  # some systems have a bound of their own below an unlimited one
-        logger.warning("the limit of open files stays at %d: %s", soft, error)
+        logger.warning("the limit of open files could not be raised, and stays at %d: %s", soft, error)
         hard = soft
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
@@ -87,8 +87,8 @@ def connections_of(wanted: int, files: int) -> tuple[int, int]:
     possible = max(FEWEST, files * 9 // 10 - OTHERS)
     if wanted > possible:
         logger.warning(
-            "max_connections=%d is more than %d open files allow, so the broker accepts %d connections: raise the "
-            "limit of open files (nofile)",
+            "max_connections=%d needs more than the %d open files that are allowed, so the "
+            "broker accepts only %d connections; raise the limit of open files (nofile)",
             wanted,
             files,
             possible,

@@ -32,8 +32,9 @@ def check_folder(settings: Settings) -> None:
     folder = settings.data_dir / JOURNALS
     if folder.is_dir() and any(folder.iterdir()):
         raise InvalidRequest(
-            f"{folder} has messages that a single broker has not written to files yet: start that broker once more, "
-            "without the setting brokers, and stop it with SIGTERM",
+            f"{folder} contains messages that a single broker has not written to Parquet files "
+            "yet; start that broker once more without the setting brokers, and stop it with "
+            "SIGTERM",
             field="brokers",
         )
 
@@ -232,11 +233,13 @@ class Member:
                 return 0 if ended_in_order(code, greeted) else 1
             self._was_ready |= greeted
             if hopeless(code, self._was_ready):
-                logger.error("broker %d %s before it was ready: stopping all", self.number, exit_words(code))
+                logger.error("broker %d %s before it was ready; stopping all brokers", self.number, exit_words(code))
                 return code
             quick = 0 if self._asked else quick_ends(quick, life.lived_s if life else 0.0)
             if not self._asked:
-                logger.warning("broker %d %s: restarting it in %.1f s", self.number, exit_words(code), pause_s(quick))
+                logger.warning(
+                    "broker %d %s; restarting this broker in %.1f s", self.number, exit_words(code), pause_s(quick)
+                )
             self._asked = False
             await self._pause(pause_s(quick))
         return 0
@@ -250,7 +253,7 @@ class Member:
             self._life.signal(signal.SIGTERM)
             await asyncio.wait([self._life.ended], timeout=self._grace_s)
             if not self._life.ended.done():
-                logger.error("broker %d did not stop within %.0f s: killing it", self.number, self._grace_s)
+                logger.error("broker %d did not stop within %.0f s; killing this broker", self.number, self._grace_s)
                 self._life.signal(signal.SIGKILL)
         return await (await born).ready()
 

@@ -83,7 +83,8 @@ def log_hanging(goes_on: bool = False) -> None:
 def _say(goes_on: bool) -> None:
     follows = "the program restarts" if goes_on else "the process ends"
     logger.error(
-        "the broker did not stop in time: %s without finishing the stop; the journal keeps all messages", follows
+        "the broker did not stop in time: %s without waiting any longer; the journal still contains all messages",
+        follows,
     )
     faulthandler.dump_traceback(all_threads=True)
 
@@ -97,7 +98,7 @@ def _watch(stdin: int) -> None:
     with suppress(OSError):
         while os.read(stdin, 4096):
             pass
-    logger.warning("the parent process has ended: stopping")
+    logger.warning("the parent process has ended; stopping this broker")
     os.kill(os.getpid(), signal.SIGTERM)
 
 

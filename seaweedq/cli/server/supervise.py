@@ -45,7 +45,11 @@ async def end_lease(settings: Settings, number: int) -> None:
         async with asyncio.timeout(WITHIN_S):
             await _end_lives(settings, number)
     except (SeaweedqError, OSError) as error:
-        logger.warning("the lease of broker %d is left to expire: %s", number, str(error) or "no answer in time")
+        logger.warning(
+            "could not revoke the lease of broker %d, so the lease remains until it expires: %s",
+            number,
+            str(error) or "no answer in time",
+        )
 
 
 async def _end_lives(settings: Settings, number: int) -> None:
@@ -57,7 +61,7 @@ async def _end_lives(settings: Settings, number: int) -> None:
     try:
         for broker in await _dead(coordination, home, place):
             if await end_life(coordination, broker):
-                logger.info("ended the lease of %s, whose process has ended", broker)
+                logger.info("revoked the lease of broker %s, because the broker's process has ended", broker)
     finally:
         await coordination.close()
         pools.close()
@@ -106,7 +110,9 @@ def _wait_for_orphans(settings: Settings) -> None:
         try:
             lock.acquire()
         except DataFolderInUse as error:
-            logger.warning("%s, whose parent has ended: waiting until it has stopped", error)
+            logger.warning(
+                "%s. The parent process of that broker has ended; waiting until the broker has stopped", error
+            )
             lock.acquire(_grace_s(settings))
         lock.release()
 
@@ -157,7 +163,7 @@ class _Parent:
         if late:
             which = "it" if len(late) == 1 else "them"
             logger.error(
-                "%s did not stop within %.0f s: killing %s", counted(len(late), "broker"), self._grace_s, which
+                "%s did not stop within %.0f s; killing %s", counted(len(late), "broker"), self._grace_s, which
             )
             self._kill()
         return max(await asyncio.gather(*keepers))
@@ -165,16 +171,16 @@ class _Parent:
     def _ending(self, number: int) -> None:
         name, now_s = signal.Signals(number).name, asyncio.get_running_loop().time()
         if not self._stop.is_set():
-            logger.info("%s: stopping all brokers", name)
+            logger.info("received %s; stopping all brokers", name)
             self._delayed_until_s = now_s + self._delay_s
             self._stop.set()
         elif now_s < self._delayed_until_s:
-            logger.warning("%s again: stopping without waiting for the rest of shutdown_delay_s", name)
+            logger.warning("received %s again; stopping now, without waiting for the rest of shutdown_delay_s", name)
             self._delayed_until_s = 0.0
             for member in self._members:
                 member.stop()
         else:
-            logger.warning("%s again: killing all brokers", name)
+            logger.warning("received %s again; killing all brokers", name)
             self._kill()
 
     def _kill(self) -> None:
@@ -189,7 +195,10 @@ class _Parent:
             if not self._nohup:
                 self._ending(signal.SIGHUP)
         elif self._rolling and not self._rolling.done():
-            logger.warning("SIGHUP: the previous restart is still in progress; send it again afterwards")
+            logger.warning(
+                "SIGHUP ignored, because the previous restart is still in progress; send SIGHUP "
+                "again when the restart is complete"
+            )
         elif not self._stop.is_set():
             self._rolling = asyncio.create_task(self._roll())
 
@@ -198,7 +207,7 @@ class _Parent:
             logger.info("restart: stopping broker %d of %d", member.number, len(self._members))
             if not await member.restart():
                 logger.error(
-                    "restart: broker %d ended before it was ready; the brokers after it were not restarted",
+                    "restart: broker %d ended before it was ready; the remaining brokers were not restarted",
                     member.number,
                 )
                 return

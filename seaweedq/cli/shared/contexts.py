@@ -81,7 +81,7 @@ def read_contexts() -> tuple[str | None, Contexts]:
     except (FileNotFoundError, NotADirectoryError):
         return None, {}
     except OSError as error:
-        raise ClientError(f"the contexts in {path} cannot be read: {error.strerror}") from None
+        raise ClientError(f"the file of contexts, {path}, cannot be read: {error.strerror}") from None
     import json
 
     try:
@@ -89,7 +89,7 @@ def read_contexts() -> tuple[str | None, Contexts]:
         contexts = {str(name): _context(one) for name, one in found["contexts"].items()}
         current = found["current"]
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ClientError(f"{path} is not a valid contexts file; correct it, or remove it") from None
+        raise ClientError(f"{path} is not a valid file of contexts; correct the file, or remove it") from None
     return current if current in contexts else None, contexts
 
 

@@ -150,9 +150,9 @@ def change(
     config = _placed(context.params)
     _restore(config, default or ())
     if not config:
-        raise typer.BadParameter("name at least one option to change", param_hint="OPTIONS")
+        raise typer.BadParameter("give at least one option to change", param_hint="OPTIONS")
     if dry_run and config.keys() != {"retention"}:
-        raise typer.BadParameter("the option works only with retention options", param_hint="--dry-run")
+        raise typer.BadParameter("this option can be used only with options for retention", param_hint="--dry-run")
     with connect(url) as client:
         if not dry_run:
             client.update_topic(topic, **config)
@@ -218,7 +218,9 @@ def _edited(file: Path) -> str:
     try:
         code = subprocess.run([*shlex.split(command), str(file)], check=False).returncode
     except (OSError, ValueError) as error:
-        raise ClientError(f"the editor {command!r} could not be started: {error}; set EDITOR") from None
+        raise ClientError(
+            f"the editor {command!r} could not be started: {error}; set the variable EDITOR to another editor"
+        ) from None
     if code:
         raise ClientError(f"the editor {command!r} ended with exit code {code}")
     return file.read_text()
@@ -255,7 +257,9 @@ def _restore(config: dict[str, Any], names: Sequence[str]) -> None:
             raise typer.BadParameter(f"{name!r} must be one of {', '.join(_DEFAULTS)}", param_hint="--default")
         inside = _group(config, where)
         if where[-1] in inside:
-            raise typer.BadParameter(f"{name} is also given a value", param_hint="--default")
+            raise typer.BadParameter(
+                f"{name} cannot be reset, because a value for it is also given", param_hint="--default"
+            )
         inside[where[-1]] = None
 
 

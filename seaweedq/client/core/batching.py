@@ -198,7 +198,7 @@ class Limits:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
         if self.batch_bytes > self.max_request_bytes:
             raise ValueError(
-                f"batch_bytes is {self.batch_bytes}; it must be at most max_request_bytes, {self.max_request_bytes}"
+                f"batch_bytes is {self.batch_bytes}; it must be at most max_request_bytes={self.max_request_bytes}"
             )
 
 

@@ -106,7 +106,7 @@ def access_path(kind: str, name: str) -> str:
 
 def _part(name: str, kind: str) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"a {kind} name must be a str, not {reprlib.repr(name)} ({type(name).__name__})")
+        raise TypeError(f"a {kind} name must be a str, but it is {reprlib.repr(name)} ({type(name).__name__})")
     if "/" in name or name in ("", ".", ".."):
         why = '"/" is not allowed' if "/" in name else "use 1 to 127 of A-Z a-z 0-9 . _ -, first a letter or a digit"
         raise InvalidName(f"invalid {kind} name {reprlib.repr(name)}: {why}", name=name[:100])
@@ -218,7 +218,7 @@ def describe_topic(topic: str) -> Steps[tuple[dict[str, Any], dict[str, Any]]]:
         if not segments_of_another(facts["created_at"], there["segments"]):
             return facts, there
     raise ClientError(
-        f"topic {topic!r} was deleted and created again while it was being read, {_LOOKS} times", name=topic
+        f"topic {topic!r} was deleted and created again {_LOOKS} times while it was being read", name=topic
     )
 
 
@@ -270,7 +270,8 @@ def _line(message: Mapping[str, Any]) -> bytes:
     if unknown or what not in message:
         reason = f"unknown fields {sorted(unknown)}" if unknown else "no value"
         raise ValueError(
-            f"the message has {reason}; it must be {{value or reference, key?, headers?, timestamp?, expires_in_s?}}"
+            f"the message has {reason}; it must have either value or reference, and can also have "
+            "key, headers, timestamp and expires_in_s"
         )
     if what == "value":
         return envelope(**message)

@@ -188,7 +188,7 @@ class Outcome:
         at = index - bisect_left(self.rejected, index)
         if self.published.ids is None:
             raise LookupError(
-                "the ids of a table's rows are unknown: send_table publishes rows without asking for them"
+                "the ids of a table's messages are unknown, because send_table does not ask the broker for them"
             )
         return self.published.ids[at]
 

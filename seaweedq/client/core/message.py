@@ -51,7 +51,8 @@ class Origin:
 def _not_delivered(item: Item) -> None:
     id = item if isinstance(item, str) else item.id
     raise ClientError(
-        f"message {id} cannot be acked, because it was fetched instead of delivered by a subscription", id=id
+        f"message {id} cannot be acked, because it was fetched from a segment, and not delivered by a subscription",
+        id=id,
     )
 
 

@@ -103,7 +103,8 @@ class PayloadReader:
             data: bytes = yield Read(reply.stream)
             if not data:
                 raise ConnectionFailed(
-                    f"the payload of message {self._location.id} is incomplete: its connection ended at byte {self._at}"
+                    f"the payload of message {self._location.id} is incomplete: the connection ended at "
+                    f"byte {self._at} of the payload"
                 )
             data, skip = data[skip:], max(0, skip - len(data))
             if not data:
@@ -123,7 +124,9 @@ class PayloadReader:
             raise _TransientFailure(Damaged("the answer does not begin at the requested byte"))
         total = (found[2] if found else reply.headers.get("content-length")) or "*"
         if reply.headers.get("content-encoding", "identity") != "identity":
-            raise _TransientFailure(Damaged("the answer has a content encoding, though the request allowed none"))
+            raise _TransientFailure(
+                Damaged("the broker's answer has a content encoding, although the request allowed none")
+            )
         if total.isdigit() and int(total) != self._wanted.size:
             error = self._damaged(f"it has {total} bytes, not {self._wanted.size}")
             raise _TransientFailure(error) if self._url else error
@@ -132,7 +135,7 @@ class PayloadReader:
     def _check_end(self) -> None:
         found = self._digest.hexdigest()
         if found != self._wanted.sha256:
-            raise self._damaged(f"the received SHA-256 is {found}, not {self._wanted.sha256}")
+            raise self._damaged(f"the SHA-256 of the received payload is {found}, not {self._wanted.sha256}")
 
     def _damaged(self, how: str) -> Damaged:
         return Damaged(

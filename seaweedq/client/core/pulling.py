@@ -228,9 +228,9 @@ class Pulling:
             return
         if late := self.late.count_late(unknown, self.patience.monotonic_s()):
             logger.warning(
-                "%d acks of subscription %s of topic %s arrived after their leases had ended, so these messages are "
-                "redelivered, for example %s; ack sooner, pull fewer messages (max_messages=%d), or raise "
-                "ack_deadline_s",
+                "%d acks of subscription %s of topic %s arrived after the leases of these messages "
+                "had ended, so the messages are redelivered, for example %s; ack sooner, pull fewer "
+                "messages (max_messages=%d), or raise ack_deadline_s",
                 late,
                 self.subscription,
                 self.topic,
@@ -256,7 +256,9 @@ def _pulled(reply: Reply, accept: str) -> PullResult:
     if accept == ARROW:
         media = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media != ARROW:  # as of a proxy's page
-            raise ClientError(f"the broker answered a pull of an Arrow stream with {media!r}", status=reply.status)
+            raise ClientError(
+                f"a pull asked for an Arrow stream, but the broker answered with {media!r}", status=reply.status
+            )
         lease = reply.headers.get("lease")
         return PullResult(lease, [reply.body] if lease else [])
     found = decode_pull(reply.body)
@@ -273,10 +275,10 @@ def check_pull_options(wanted: PullOptions, consumer: str | None) -> None:
     _check_whole("max_messages", wanted.max_messages, MAX_PULL)
     idle: object = wanted.idle_timeout_s
     if isinstance(idle, bool) or not isinstance(idle, int | float | None):
-        raise TypeError(f"idle_timeout_s is {_shown(idle)}; it must be a number of seconds, or None for no end")
+        raise TypeError(f"idle_timeout_s is {_shown(idle)}; it must be a number of seconds, or None for no timeout")
     if idle is not None and (not isfinite(idle) or idle < 0):
         raise ValueError(
-            f"idle_timeout_s is {idle}; it must be a finite number of seconds from 0 on, or None for no end"
+            f"idle_timeout_s is {idle}; it must be a finite number of seconds, at least 0, or None for no timeout"
         )
     if consumer is None:
         return
@@ -289,12 +291,12 @@ def check_pull_options(wanted: PullOptions, consumer: str | None) -> None:
 def check_work(handler: object, workers: int, max_messages: int | None, max_extension_s: float) -> int:
     """Returns how many messages may wait to be handled. Raises TypeError or ValueError for a pool that cannot be."""
     if not callable(handler):
-        raise TypeError(f"handler is {_shown(handler)}; it must be callable with a message")
+        raise TypeError(f"handler is {_shown(handler)}; it must be a function that accepts a message")
     _check_whole("workers", workers, MOST_WORKERS)
     if isinstance(max_extension_s, bool) or not isinstance(max_extension_s, int | float):
         raise TypeError(f"max_extension_s is {_shown(max_extension_s)}; it must be a number of seconds")
     if isnan(max_extension_s) or max_extension_s < 0:
-        raise ValueError(f"max_extension_s is {max_extension_s}; it must be a number of seconds from 0 on")
+        raise ValueError(f"max_extension_s is {max_extension_s}; it must be at least 0 seconds")
     return min(2 * workers, MAX_PULL) if max_messages is None else max_messages
 
 

@@ -153,11 +153,13 @@ def check_order(starting: object, ending: object, names: tuple[str, str] = ("sta
             first, last = starting[segment], ending[segment]
             if isinstance(first, int) and isinstance(last, int) and first > last:
                 raise ValueError(
-                    f"{start} has offset {first} for segment {segment}; it must be at most that of "
-                    f"{end}, which is {last}"
+                    f"{start} has offset {first} for segment {segment}; it must be at most the offset "
+                    f"that {end} has for this segment, {last}"
                 )
     elif _is_time(starting) and _is_time(ending) and starting > ending:
-        raise ValueError(f"{start} is {starting.isoformat()}; it must be at most {end}, which is {ending.isoformat()}")
+        raise ValueError(
+            f"{start} is {starting.isoformat()}; it must not be later than {end}, which is {ending.isoformat()}"
+        )
 
 
 def _is_time(bound: object) -> TypeGuard[datetime]:
@@ -175,11 +177,14 @@ def _check(option: str, stated: Mapping[int, int], ends: Mapping[int, int]) -> N
         if segment not in ends:
             numbers = sorted(ends)
             shown = ", ".join(map(str, numbers[:10])) + (f", ... {numbers[-1]}" if len(numbers) > 10 else "")
-            raise ValueError(f"{option} names segment {segment!r}; the topic's segments are {shown}")
+            raise ValueError(
+                f"{option} contains segment {segment!r}, which the topic does not have; the topic's "
+                f"segments are {shown}"
+            )
         if not isinstance(offset, int) or not 0 <= offset <= ends[segment]:
             raise ValueError(
-                f"{option} has offset {offset!r} for segment {segment}; it must be between 0 and its end, "
-                f"{ends[segment]}"
+                f"{option} has offset {offset!r} for segment {segment}; it must be between 0 and the "
+                f"segment's end, {ends[segment]}"
             )
 
 
@@ -350,7 +355,7 @@ def plan_table(topic: str, wanted: ReadOptions) -> Steps[TableRead]:
     schema = table_schema(facts)
     names = schema.names if wanted.columns is None else wanted.columns
     if unknown := sorted(set(names) - set(schema.names)):
-        raise ValueError(f"the table has no columns {unknown}; it has {schema.names}")
+        raise ValueError(f"the table has no columns {unknown}; its columns are {schema.names}")
     columns = schema if wanted.columns is None else pa.schema([schema.field(name) for name in names])
     known = yield from with_removed(topic, there, wanted.starting, wanted.ending, wanted.only)
     starting = yield from bounds_by_segment(topic, known, wanted.starting)
@@ -425,7 +430,8 @@ def fetch_rows(
     next_offset = int(reply.headers["next-offset"])
     if next_offset <= start:
         raise ClientError(
-            f"the broker returned no rows of segment {segment} from offset {start} on, but its end is {end}",
+            f"the broker returned no rows of segment {segment} from offset {start} on, although "
+            f"the segment ends at offset {end}",
             segment=segment,
             offset=start,
         )

@@ -291,7 +291,9 @@ def format_of(name: str) -> Format:
     suffix = PurePath(name).suffix.lower()
     if suffix not in _SUFFIXES:
         what = f"the file {name!r}" if name else "a file without a name"
-        raise ValueError(f"{what} has none of the suffixes {', '.join(_SUFFIXES)}; pass its format")
+        raise ValueError(
+            f"{what} has none of the suffixes {', '.join(_SUFFIXES)}, so its format is unknown; give the format"
+        )
     return _SUFFIXES[suffix]
 
 
@@ -307,7 +309,7 @@ def check_format(format: str, bare: bool) -> None:
     if format not in get_args(Format):
         raise ValueError(f"format is {format!r}; it must be one of {', '.join(get_args(Format))}")
     if bare and format != "ndjson":
-        raise ValueError(f"bare is only for lines of NDJSON, but the format is {format}")
+        raise ValueError(f"bare can be used only with NDJSON, but the format is {format}")
 
 
 def import_rows(

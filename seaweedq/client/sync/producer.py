@@ -42,7 +42,7 @@ class Delivery:
     def outcome(self, timeout_s: float | None = None) -> Outcome:
         """Waits for the outcome and returns it. Raises TimeoutError after `timeout_s`."""
         if not self._done.wait(timeout_s):
-            raise TimeoutError(f"the outcome is still unknown after {timeout_s} s")
+            raise TimeoutError(f"the outcome of this publish is still unknown after {timeout_s} s")
         return self._outcome
 
     def done(self) -> bool:
@@ -345,8 +345,8 @@ class Producer:
         does not exist here."""
         if self._is_forked:
             raise ClientError(
-                f"the producer of topic {self._route.topic} belongs to process {self._process}, from which this "
-                f"process, {os.getpid()}, was forked; make a producer in this process"
+                f"the producer of topic {self._route.topic} belongs to process {self._process}, from "
+                f"which this process, {os.getpid()}, was forked; create a new producer in this process"
             )
 
     def _wait_for_room(self, size: int) -> None:

@@ -256,7 +256,7 @@ class Work:
                 logger.warning("cannot extend leases: %s", error)
                 return
             except SeaweedqError as error:
-                logger.warning("leases could not be extended, and will be retried: %s", error)
+                logger.warning("leases could not be extended; trying again soon: %s", error)
                 continue
             with self._changed:
                 self._held.record_extension(jobs, set(answered.unknown), sent_s)

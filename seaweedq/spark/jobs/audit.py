@@ -135,7 +135,7 @@ def audit(
         before = broker.bounds() if broker else {}
         of_store, listing, sizes = _listed(place)
         if cluster not in (None, of_store):
-            raise ClientError(f"the store belongs to cluster {of_store}, but the broker to cluster {cluster}")
+            raise ClientError(f"the store belongs to cluster {of_store}, but the broker belongs to cluster {cluster}")
         if broker is None and not sizes:
             raise ClientError(f"the store {store} has no folder topics/{topic}")
         after = broker.bounds() if broker else {}
@@ -170,7 +170,7 @@ def _listed(place: Place) -> tuple[str, Listing, dict[str, int]]:
         with system.open_input_file(f"{root}/{NAME}") as file:
             cluster = identity_of.decode(file.read()).cluster
     except FileNotFoundError:
-        raise ClientError(f"{place.store} is not a store: {NAME} does not exist") from None
+        raise ClientError(f"{place.store} is not a store of seaweedq: it has no file {NAME}") from None
     infos = system.get_file_info(FileSelector(f"{root}/topics/{place.topic}", allow_not_found=True, recursive=True))
     sizes = {info.path.removeprefix(root).lstrip("/"): info.size for info in infos if info.type == FileType.File}
     return cluster, Listing.from_names(place.topic, list(sizes)), sizes

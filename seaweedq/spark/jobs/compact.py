@@ -48,8 +48,8 @@ class Rules:
         check_columns("--order-by", self.order_by, columns)
         if self.key != (KEY,) and not self.order_by:
             raise ValueError(
-                f"--key {','.join(self.key)} needs --order-by: rows have an order of their own only if they share a "
-                "`_key`"
+                f"--key {','.join(self.key)} needs --order-by, because only rows with the same `_key` "
+                "have an order without it"
             )
 
 
@@ -102,7 +102,7 @@ def compacted(rows: "DataFrame", there: Snapshot, rules: Rules, seen: "Observati
         condition = F.expr(rules.deleted_where)
         kind = kept.select(condition).schema[0].dataType.simpleString()
         if kind != "boolean":  # which Spark would cast, row by row
-            raise ValueError(f"--deleted-where {rules.deleted_where!r} is a {kind}; it must be a condition")
+            raise ValueError(f"--deleted-where {rules.deleted_where!r} has the type {kind}; it must be a condition")
         return kept.where(~F.coalesce(condition, F.lit(False)))
     except AnalysisException as error:
         raise ValueError(f"--deleted-where {rules.deleted_where!r}: {cause_of(error)}") from None

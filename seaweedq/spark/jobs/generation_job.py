@@ -141,7 +141,10 @@ class Snapshot:
 def check_columns(option: str, given: Sequence[str], there: Collection[str]) -> None:
     """Raises ValueError for a column that is not there, or that is named twice."""
     if unknown := [name for name in given if name not in there]:
-        raise ValueError(f"{option} names {', '.join(unknown)}; the topic has the columns {', '.join(there)}")
+        raise ValueError(
+            f"{option} names columns that the topic does not have: {', '.join(unknown)}; the "
+            f"topic's columns are {', '.join(there)}"
+        )
     if len({*given}) < len(given):
         raise ValueError(f"{option} names a column twice: {', '.join(given)}")
 
@@ -224,25 +227,28 @@ class GenerationJob:
         check_columns("--partition-by", by, topic.columns)
         check_columns("--sort", self.target.sort, topic.columns)
         if by and len(by) == len(topic.columns):
-            raise ValueError("--partition-by names all columns; leave at least one column for the files")
+            raise ValueError(
+                "--partition-by names all columns; leave out at least one column, which is then stored in the files"
+            )
         if by and any(name.lower() == "gen" for name in topic.columns):
             raise ValueError(
-                "the topic has a column `gen`, which is also the name of the folders: leave out --partition-by"
+                "--partition-by cannot be used with this topic, because the topic's column `gen` has "
+                "the same name as the folders of generations"
             )
         if newest is None:
             return
         if newest.created_at != topic.facts["created_at"]:
             raise ClientError(
-                f"{self.target.to} has generations of the topic {self.topic!r} that was created at "
-                f"{newest.created_at}, but the present topic was created at {topic.facts['created_at']}; choose "
-                "another folder"
+                f"{self.target.to} contains generations of an older topic {self.topic!r}, which was "
+                f"created at {newest.created_at}; the present topic with this name was created at "
+                f"{topic.facts['created_at']}; choose another folder"
             )
         if self.kind == "export" and newest.partition_by != by:
             was = ",".join(newest.partition_by)
             raise ClientError(
-                f"{self.target.to} has generations, which are read together, "
+                f"the generations in {self.target.to} were written "
                 + (f"with --partition-by {was}" if was else "without --partition-by")
-                + "; use the same option, or choose another folder"
+                + ", and all generations in a folder are read together; use the same option, or choose another folder"
             )
 
     def _write(self, frame: "DataFrame", place: Place, begun: Begun) -> int:

@@ -136,7 +136,8 @@ def check_outside(place: Place, topic_folder: str, topic: str) -> None:
         inner, outer = place.url + "/", store + "/"
     if inner.startswith(outer):
         raise ValueError(
-            f"{place.given!r} is in the brokers' store {store}, to which only brokers write; choose another folder"
+            f"{place.given!r} is inside the brokers' store {store}, to which only brokers may "
+            "write; choose another folder"
         )
 
 
@@ -200,7 +201,10 @@ class Generations:
         except msgspec.DecodeError as error:
             raise ClientError(f"{name} is not the record of a generation: {error}") from None
         if found.form != FORM:
-            raise ClientError(f"{name} has the form {found.form}; this version reads only {FORM}: use a newer version")
+            raise ClientError(
+                f"{name} has the format {found.form}, but this version of seaweedq reads only format "
+                f"{FORM}; use a newer version"
+            )
         return found
 
     @contextmanager
@@ -297,8 +301,9 @@ class Generations:
             except Exception as error:  # of boto, aiohttp and the system; which of them had an effect nobody tells
                 failed = error
         raise ClientError(
-            f"it is unknown whether {name} was created, because the store does not answer: {failed}. Run the job "
-            "again: if the generation exists, the job continues after it"
+            f"it is unknown whether {name} was created, because the store does not answer: "
+            f"{failed}. Run the job again; if the generation was created, the new job continues "
+            "after that generation"
         ) from failed
 
     def try_create(self, name: str, data: bytes) -> bool:
@@ -329,8 +334,8 @@ class Generations:
             begun.state = "lost"
             self._remove(f"{RECORDS}/{begun.number}.json")
         raise ClientError(
-            f"{self.place.given} already has generation {newest}, which may not follow this job's generation "
-            f"{begun.number}. Run the job again"
+            f"{self.place.given} already has generation {newest}, which possibly does not "
+            f"continue generation {begun.number} of this job. Run the job again"
         )
 
     def _check_writable(self, begun: Begun) -> None:
@@ -353,8 +358,9 @@ class Generations:
                 raise ClientError(f"cannot write to {self.place.given}: {error}") from error
             if not real:
                 raise ClientError(
-                    f"the store of {self.place.given} ignores If-None-Match, so concurrent jobs would overwrite each "
-                    "other; see docs/operate/store.md for the stores that support it"
+                    f"the store of {self.place.given} ignores If-None-Match, so concurrent jobs would "
+                    "overwrite each other's files; see docs/operate/store.md for the stores that support "
+                    "this header"
                 )
 
     def _bucket_is_there(self) -> None:
@@ -367,7 +373,8 @@ class Generations:
             raise self._unreadable(error) from error
         if not there:
             raise ClientError(
-                f"cannot read {self.place.given}: the bucket {bucket} does not exist, or you may not access it"
+                f"cannot read {self.place.given}: the bucket {bucket} does not exist, or you do not "
+                "have access to the bucket"
             )
 
     def _unreadable(self, error: Exception) -> ClientError:
@@ -392,7 +399,10 @@ class Generations:
             found = self.files.find(f"{self._root}/{folder}", withdirs=self.place.local, detail=True)
         except Exception as error:
             logger.warning(
-                "%s of %s could not be removed; the next job removes it: %s", folder, self.place.given, error
+                "the files in %s of %s could not be listed for removal; the next job removes them: %s",
+                folder,
+                self.place.given,
+                error,
             )
             return math.inf
         return max(map(_time_s, found.values()), default=0.0)
@@ -404,7 +414,7 @@ class Generations:
         except FileNotFoundError:
             return False
         except Exception as error:
-            logger.warning("%s of %s could not be removed; the next job removes it: %s", name, self.place.given, error)
+            logger.warning("%s in %s could not be removed; the next job removes it: %s", name, self.place.given, error)
             return False
         return True
 
@@ -451,7 +461,9 @@ def read_generation(
     there = Generations(place, {} if place.local else storage_of(spark, storage))
     found = there.newest() if generation is None else there.read(generation)
     if found is None:
-        raise ClientError(f"{path} has no generation yet; `seaweedq spark export` and `compact` write them")
+        raise ClientError(
+            f"{path} has no generation yet; to write one, run `seaweedq spark export` or `seaweedq spark compact`"
+        )
     return frame_of_folders(spark, place, found.schema, found.folders, found.partition_by)
 
 

@@ -114,8 +114,8 @@ def _refuse_references(spark: "SparkSession", asked: Replay) -> None:
     rows = spark.read.format(FORMAT).options(**options).load().where(asked.where).where("_reference IS NOT NULL")
     if count := rows.count():
         raise ClientError(
-            f"{count:,} of the rows to replay have a payload by reference, which a replay cannot write; nothing was "
-            "written. Use --skip-references to leave these rows out"
+            f"{count:,} of the rows to replay have a payload by reference, which a replay cannot "
+            "write; nothing was written. To leave these rows out, use --skip-references"
         )
 
 
@@ -131,7 +131,8 @@ def _set_mark(spark: "SparkSession", checkpoint: str, mark: _Mark) -> None:
         line.coalesce(1).write.mode("overwrite").text(place)
     elif (before := _Mark(**json.loads(found[0]))) != mark:
         raise ClientError(
-            f"the checkpoint {checkpoint} belongs to {before}, but this replay is {mark}; choose another folder"
+            f"the checkpoint {checkpoint} belongs to another replay, {before}, and not to this "
+            f"replay, {mark}; choose another folder"
         )
 
 

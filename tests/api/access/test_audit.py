@@ -367,7 +367,7 @@ def test_rows_have_the_columns_of_the_topic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "lost"), [(TopicConflict("are not those of the audit"), 1), (StoreUnavailable("the store is away"), 0)]
+    ("error", "lost"), [(TopicConflict("cannot store the audit"), 1), (StoreUnavailable("the store is away"), 0)]
 )
 async def test_a_batch_refused_for_good_is_lost_and_an_outage_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, error: SeaweedqError, lost: int

@@ -114,7 +114,10 @@ def test_wrong_parameters(http: httpx.Client, topic: str) -> None:
     for params, says in (
         ({"page_size": "1"}, "page_size is '1'; it must be a whole number from 2 to 1000"),
         ({"after": "0/../secret"}, "after is '0/../secret'; it must be a segment and the name of a file"),
-        ({"after": "1/00000000-0000000000000000.parquet", "segment": "2"}, "after is in segment 1, not in 2"),
+        (
+            {"after": "1/00000000-0000000000000000.parquet", "segment": "2"},
+            "the parameter after names a file of segment 1, but",
+        ),
         ({"segment": "x"}, "segment is 'x'; it must be a whole number"),
     ):
         problem_of(http.get(f"{topic}/files", params=params), 422, "invalid-request", says)

@@ -45,7 +45,7 @@ async def test_a_fresh_store_under_a_used_coordination_is_refused_and_left_empty
     coordination, store = MemoryCoordination(SystemClock()), MemoryStore()
     await claim(coordination, store)
     other = MemoryStore()
-    with pytest.raises(UnfitStore, match=r"these: .*not that cluster's store"):
+    with pytest.raises(UnfitStore, match=r"these: .*the store does not belong to that cluster"):
         await claim(coordination, other)
     assert await other.list("") == []
     await claim(coordination, store)
@@ -128,7 +128,7 @@ async def test_a_store_that_lacks_its_generation_is_refused() -> None:
     coordination, store = MemoryCoordination(SystemClock()), MemoryStore()
     await join(coordination, store)
     await store.delete("_generations/0000000001")
-    with pytest.raises(UnfitStore, match="the store has no _generations/"):
+    with pytest.raises(UnfitStore, match="the store has no folder _generations/"):
         await join(coordination, store)
 
 

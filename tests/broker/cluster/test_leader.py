@@ -52,8 +52,8 @@ async def test_only_an_unforeseen_failure_has_a_traceback(
         with monkeypatch.context() as patch:
             patch.setattr(inside.recovery(leader), "recover", fail)
             await together.crash(dead)
-            await until(lambda: any("not recovered yet" in r.getMessage() for r in caplog.records))
-        said = next(r for r in caplog.records if "not recovered yet" in r.getMessage())
+            await until(lambda: any("has not been recovered yet" in r.getMessage() for r in caplog.records))
+        said = next(r for r in caplog.records if "has not been recovered yet" in r.getMessage())
         assert bool(said.exc_info) is isinstance(error, RecursionError)
 
 

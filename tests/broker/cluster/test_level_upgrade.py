@@ -171,7 +171,7 @@ async def test_a_recovered_journal_prevents_nothing(world: World) -> None:
 
 async def test_it_never_falls(world: World) -> None:
     await world.upgrade.upgrade(2)
-    with pytest.raises(LevelConflict, match="cannot be downgraded"):
+    with pytest.raises(LevelConflict, match="the level cannot be lowered"):
         await world.upgrade.upgrade(1)
 
 

@@ -206,7 +206,7 @@ def test_one_revoked_while_it_lives_answers_nothing_from_then_and_says_so(
 
     scene(tmp_path, work, lease_s=5.0)
     assert (
-        "other brokers ended the lease while this broker was running, so it is exempt from suspicion for 600 s"
+        "other brokers revoked the lease while this broker was running, so for 600 s this broker cannot be suspected"
         in caplog.text
     )
 

@@ -459,7 +459,8 @@ async def test_who_waits_is_told_before_a_higher_number_takes_the_record(tmp_pat
         await late.reached.wait()
         await until(lambda: inside.writes(broker).under_way == 0)
         with pytest.raises(
-            NotReady, match="write 1 of 'w' has not ended yet, or this broker does not know its outcome yet"
+            NotReady,
+            match="write 1 of writer 'w' has not ended yet, or this broker does not know the write's outcome yet",
         ):
             await ask(broker, second, 0)
         late.open.set()

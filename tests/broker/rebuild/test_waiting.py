@@ -225,7 +225,7 @@ async def test_rows_of_a_segment_that_was_never_made_are_found(tmp_path: Path, i
         recovery = inside.recovery(alive[0])
         there = await copy.get(keys.JOURNALS.key(dead[0].id))
         assert there
-        with pytest.raises(JournalDamaged, match="would be lost: coordination does not know the segment"):
+        with pytest.raises(JournalDamaged, match="would be lost: coordination has no record of the segment"):
             await recovery.recover(dead[0].id, keys.JOURNALS.require(there))
         waiting = [await world.next_life(alive[0])]
         await world.rebuild(waiting[0])

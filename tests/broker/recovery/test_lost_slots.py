@@ -63,7 +63,7 @@ async def test_its_segments_wait_and_all_evidence_stays(tmp_path: Path, caplog: 
         lost = store.objects.pop(slot_name(dead, LOST))
         left = {name for name in store.objects if name.startswith(f"_journals/{dead}")}
         await together.crash(together.brokers[1])
-        await until(lambda: f"the journal of {dead} is not recovered yet" in caplog.text)
+        await until(lambda: f"the journal of broker {dead} has not been recovered yet" in caplog.text)
         assert f"{slot_name(dead, LOST)} is missing: all slots below" in caplog.text
         assert {name for name in store.objects if name.startswith(f"_journals/{dead}")} == left
         assert not inside.roster(leader).journals[dead].record.recovered
@@ -140,6 +140,6 @@ async def test_a_stop_whose_lease_has_ended_removes_nothing(
         await inside.registration(stopping).retire(journal)
         assert not removed
         assert (
-            "this broker could not remove its journal, so the next broker will: this broker's lease has expired"
-            in caplog.text
+            "this broker could not remove its journal, so another broker will recover and remove it: "
+            "this broker's lease has expired" in caplog.text
         )

@@ -119,7 +119,7 @@ async def test_rows_of_segments_that_moved_are_looked_for_in_their_chains(tmp_pa
         failed = rows(topic, 3, (1, 2))  # before the move back
         assert (await replay.replay(two.id, committed([failed]))).rows == 0
         for broker, frame in ((one, rows(topic, 3, (1, 4))), (two, rows(topic, 1, (1, 2)))):
-            with pytest.raises(JournalDamaged, match="would be lost: the chain has other rows there"):
+            with pytest.raises(JournalDamaged, match="would be lost: the segment's files contain other rows there"):
                 await replay.replay(broker.id, committed([frame]))
         more = rows(topic, 4, (1, 3))
         assert (await replay.replay(one.id, committed([*mine, more]))).rows == 1
@@ -150,7 +150,7 @@ async def test_rows_that_another_history_has_overwritten_are_damage_and_stay(
         journal = f"_journals/{two.id}/00000000"
         assert journal in together.store.objects
         await together.crash(two)
-        await until(lambda: "is not recovered yet" in caplog.text)
+        await until(lambda: "has not been recovered yet" in caplog.text)
         assert journal in together.store.objects
         assert two.id in inside.roster(one).journals
         assert "rows 0 to 1 of topics/t/segment=0/" in caplog.text

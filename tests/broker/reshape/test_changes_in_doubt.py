@@ -100,7 +100,7 @@ async def test_a_segment_whose_owner_is_gone_is_503_and_nothing_is_planned(toget
     await until(lambda: not inside.roster(leader).alive(other.id))
     async with at(together, leader) as http:
         for change, body in (("split", {}), ("roll", None), ("move", {"to": leader.id})):
-            refused(await ask(http, 0, change, body), 503, "not-owner", "no running owner")
+            refused(await ask(http, 0, change, body), 503, "not-owner", "no running broker owns segment")
     assert records(leader)[0].intent is None
     gate.open.set()
 

@@ -98,7 +98,7 @@ def many_parts(records: Records) -> None:
     [
         (None, [7], [], SegmentNotFound, "no segment 7"),
         (None, [1, 7], [], SegmentNotFound, "no segment 7"),
-        (sealed, [1], [], SegmentConflict, r"is sealed; its successors are \[7, 8\]"),
+        (sealed, [1], [], SegmentConflict, r"was replaced by the segments \[7, 8\]"),
         (sealed, [0, 1], [], SegmentConflict, "is sealed"),
         (locked, [1], [], SegmentConflict, "already being replaced"),
         (committed, [1], [], SegmentConflict, "already being replaced"),

@@ -71,7 +71,11 @@ async def test_messages_of_what_cannot_be_read_wait_and_others_do_not(
         journal = await together.coordination.get(keys.JOURNALS.key(dead.id))
         assert journal
         assert not keys.JOURNALS.require(journal).record.recovered
-        told = [text for text in caplog.messages if f"the journal of {dead.id} is left untouched" in text]
+        told = [
+            text
+            for text in caplog.messages
+            if f"the journal of broker {dead.id} could not be recovered completely" in text
+        ]
         assert len(told) == 1
         await together.coordination.commit([], [Put(key, there.value)])
         await until(lambda: dead.id not in inside.roster(left).journals)

@@ -84,7 +84,7 @@ async def test_loopback_may_be_plain(where: str) -> None:
 @pytest.mark.parametrize(
     ("store", "said"),
     [
-        ("file://tmp/x", r"names the host 'tmp'; a folder's URL has three slashes"),
+        ("file://tmp/x", r"contains the host 'tmp'; write a local folder with three slashes"),
         ("file://localhost/tmp/x", "names the host 'localhost'"),
         ("file:/tmp/x", "use file:///path or s3://bucket/prefix"),
         ("s4://bucket/x", "use file:///path or s3://bucket/prefix"),

@@ -56,7 +56,7 @@ def test_a_pair_that_does_not_fit_keeps_the_old_one_and_warns_once(
     assert looked(certificate, 5) is first
     (line,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "tls_cert_file" in line.getMessage()
-    assert "keeps using the previous certificate" in line.getMessage()
+    assert "continues to use the previous certificate" in line.getMessage()
     SECOND.write(tmp_path)
     assert looked(certificate) is not first
 

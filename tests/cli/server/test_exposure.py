@@ -33,7 +33,9 @@ ALONE = [
 
 @pytest.mark.parametrize("given", REACHED, ids=str)
 def test_beyond_loopback_auth_must_be_said(given: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(InvalidRequest, match=r"setting auth='auto': .*auth=required .*auth=none ") as raised:
+    with pytest.raises(
+        InvalidRequest, match=r"setting auth='auto' is not enough.*auth=required .*auth=none "
+    ) as raised:
         check_auth(Settings(**given))
     assert raised.value.fields["field"] == "auth"
     (name,) = given
@@ -41,7 +43,7 @@ def test_beyond_loopback_auth_must_be_said(given: dict[str, Any], caplog: pytest
     check_auth(Settings(**given, auth="required"))
     assert caplog.text == ""
     check_auth(Settings(**given, auth="none"))
-    assert "auth=none: everyone who can connect can read, write and delete everything" in caplog.text
+    assert "auth=none: everyone who can connect to the broker can read, write and delete everything" in caplog.text
 
 
 @pytest.mark.parametrize("given", ALONE, ids=str)

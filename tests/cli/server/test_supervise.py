@@ -93,7 +93,7 @@ def test_a_stop_ends_a_pause(fleet):
     parent.start()
     parent.order(1, "end 1")
     os.kill(parent.member_pid(1), signal.SIGKILL)
-    until(lambda: "restarting it in 3.2 s" in parent.text)
+    until(lambda: "restarting this broker in 3.2 s" in parent.text)
     began = time.monotonic()
     parent.send(signal.SIGTERM)
     assert parent.end() == 0
@@ -122,7 +122,7 @@ def test_in_the_delay_a_second_signal_is_handed_on_and_a_third_one_kills(fleet):
     assert parent.events("stop") == []
     parent.send(signal.SIGTERM)
     assert parent.end() == 1
-    assert "SIGTERM again: stopping without waiting for the rest of shutdown_delay_s" in parent.text
+    assert "received SIGTERM again; stopping now, without waiting for the rest of shutdown_delay_s" in parent.text
     assert parent.text.count("killing all brokers") == 1
     assert all(map(gone, parent.pids()))
 
@@ -188,7 +188,12 @@ def test_a_new_parent_waits_for_the_brokers_of_a_killed_one(fleet):
     old.end()
     until(lambda: ("stop", 1) in old.events())
     new.start(wait=False)
-    until(lambda: f"members/2 is in use by process {old.member_pid(2)}, whose parent has ended: waiting" in new.text)
+    until(
+        lambda: (
+            f"members/2 is in use by process {old.member_pid(2)}. The parent process of that broker has ended"
+            in new.text
+        )
+    )
     assert len(new.events("start")) == 2
     new.order(2, "")
     until(lambda: len(new.events("start")) == 4)
@@ -238,7 +243,7 @@ def test_one_after_another(fleet):
     rolled = parent.events("term", "stop", "start")[3:]
     assert rolled == [(what, member) for member in (1, 2, 3) for what in ("term", "stop", "start")]
     assert parent.pid == pid
-    assert "restarting it in" not in parent.text
+    assert "restarting this broker in" not in parent.text
     parent.send(signal.SIGTERM)
     assert parent.end() == 0
 
@@ -275,7 +280,7 @@ def test_a_broker_that_is_dead_at_that_moment_is_started_at_once(fleet):
     parent.start()
     parent.order(1, "end 1")
     os.kill(parent.member_pid(1), signal.SIGKILL)
-    until(lambda: "restarting it in 3.2 s" in parent.text)
+    until(lambda: "restarting this broker in 3.2 s" in parent.text)
     parent.order(1, "")
     parent.send(signal.SIGHUP)
     until(lambda: "restart: broker 1 is ready again" in parent.text, within_s=3)

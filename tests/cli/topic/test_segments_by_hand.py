@@ -81,7 +81,7 @@ def test_what_came_about_is_said(run: Run, real_client: Client) -> None:
 def test_what_could_not_be_is_one_line(run: Run, real_client: Client) -> None:
     make(real_client, "not")
     run("split", "not", "0")
-    assert run("split", "not", "0", code=1) == "seaweedq: segment 0 is sealed; its successors are [1, 2]\n"
+    assert run("split", "not", "0", code=1) == "seaweedq: segment 0 was replaced by the segments [1, 2]\n"
     assert "no segment 9" in run("roll", "not", "9", code=1)
     assert "different" in run("merge", "not", "1", "1", code=1)
     assert "no broker 'b7' is running" in run("move", "not", "1", "--to", "b7", code=1)

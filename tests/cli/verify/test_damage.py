@@ -107,7 +107,7 @@ def test_a_copy_under_the_next_name_is_found(topic: SoundTopic, verify: Verify) 
     found(
         verify,
         "00000004-0000000000000750.parquet",
-        "has a different sequence and first offset in its metadata: 3 and 500",
+        "the metadata has file number 3 and first offset 500",
     )
 
 
@@ -144,8 +144,8 @@ def test_swapped_entries_are_found(topic: SoundTopic, verify: Verify) -> None:
         ({"segment": 7}, "states the segment 7, but 0 is expected"),
         ({"low": 5}, "states the low 5, but 0 is expected"),
         ({"high": 5}, "states the high 5"),
-        ({"next_offset": 501}, "states 201 rows in its metadata, but holds 200"),
-        ({"sequence": 9}, "first offset in its metadata: 9 and"),
+        ({"next_offset": 501}, "states 201 rows, but the file contains 200"),
+        ({"sequence": 9}, "the metadata has file number 9 and"),
         ({"max_timestamp_us": 0}, "newest"),
         ({"max_timestamp_us": 1 << 60}, "below that of the entry before"),
         ({"term": (0, 9)}, "is of the term (0, 9), below that of the entry before it, (1, 1)"),

@@ -219,7 +219,7 @@ def test_generations_on_s3(moto: S3Service, broker_process: Callable[..., Broker
     assert done.returncode == 0, done.stderr
     (*generations, refused), exported, newest = json.loads(done.stdout.splitlines()[-1])
     assert generations == [1, 1, 2, 2]
-    assert "is in the brokers' store" in refused
+    assert "is inside the brokers' store" in refused
     assert (exported, newest) == ([*range(40)], [*range(29, 40)])
     storage = {"key": KEY, "secret": SECRET, "endpoint_url": moto.endpoint}
     files = S3FileSystem(use_listings_cache=False, **storage)

@@ -97,7 +97,7 @@ FAULTS = {
     _seal_without_successor: "but its seal names the successors",
     _lost_seal: "ends without a seal, but the later segment 1 has files with some of its keys",
     _successor_with_other_keys: "but the seal of segment 2 states [1000,",
-    _cut: "cannot be read as a chain entry",
+    _cut: "cannot be read as a segment's file",
 }
 
 
@@ -190,7 +190,7 @@ def test_what_cannot_be_audited_is_said_in_a_line(
     store = f"file://{topic.root}"
     for arguments, code, said in (
         (("trains", "--store", store), 1, f"the store {store} has no folder topics/trains"),
-        (("t", "--store", "file:///none"), 1, "file:///none is not a store: _cluster.json does not exist"),
+        (("t", "--store", "file:///none"), 1, "file:///none is not a store of seaweedq: it has no file _cluster.json"),
         (("nosuch", "--url", broker.url), 1, "topic 'nosuch' does not exist"),
         (("t", "--conf", "memory"), 2, "--conf: 'memory' must be NAME=VALUE, such as spark.driver.memory=2g"),
         (("t", "--storage-options", "[]"), 2, "--storage-options: it must be a JSON object"),

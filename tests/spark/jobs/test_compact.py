@@ -141,10 +141,14 @@ def test_what_is_no_rule(spark: Any, broker: BrokerProcess, tmp_path: Path) -> N
 
     with pytest.raises(TopicNotFound):
         run(Rules(), "nobodys")
-    with pytest.raises(ValueError, match=r"--key names nope; the topic has the columns _offset, .*, value, segment"):
+    with pytest.raises(
+        ValueError,
+        match=r"--key names columns that .* not have: nope; the topic's columns are _offset, .*, value, segment",
+    ):
         run(Rules(("nope",)))
     with pytest.raises(
-        ValueError, match="--key value needs --order-by: rows have an order of their own only if they share a `_key`"
+        ValueError,
+        match="--key value needs --order-by, because only rows with the same `_key` have an order without it",
     ):
         run(Rules(("value",)))
     with pytest.raises(ValueError, match="--order-by names a column twice"):

@@ -116,11 +116,14 @@ def test_columns_and_folders_that_cannot_be(spark: Any, broker: BrokerProcess, t
         publish(client, "f2", 0, 3)
         to = Target(str(tmp_path / "out"))
         for wrong, why in [
-            (Target(to.to, ("nope",)), "--partition-by names nope; the topic has the columns"),
+            (
+                Target(to.to, ("nope",)),
+                "--partition-by names columns that the topic does not have: nope; the topic's columns are",
+            ),
             (Target(to.to, (), ("nope",)), "--sort names nope"),
             (Target(to.to, ("_key", "_key")), "--partition-by names a column twice"),
-            (Target(str(broker.store / "topics" / "out")), "is in the brokers' store"),
-            (Target(str(broker.store)), "is in the brokers' store"),
+            (Target(str(broker.store / "topics" / "out")), "is inside the brokers' store"),
+            (Target(str(broker.store)), "is inside the brokers' store"),
             (Target("hdfs://host/out"), "is not a valid folder for generations"),
         ]:
             with pytest.raises(ValueError, match=why):
@@ -137,7 +140,7 @@ def test_columns_and_folders_that_cannot_be(spark: Any, broker: BrokerProcess, t
         client.delete_topic("f")
         wait_for(lambda: "f" not in [each["name"] for each in client.topics()])
         client.create_topic("f")
-        with pytest.raises(ClientError, match="has generations of the topic 'f' that was created at"):
+        with pytest.raises(ClientError, match="contains generations of an older topic 'f', which was created at"):
             export(spark, "f", broker.url, to)
 
 

@@ -54,7 +54,7 @@ def test_wrong_input_is_one_line(command: Command, broker: BrokerProcess, topic:
         (("export", "nobodys", "--to", out), 1, "nobodys"),
         (("export", topic, "--to", out, "--partition-by", "nope"), 2, "--partition-by names nope"),
         (("export", topic, "--to", "hdfs://host/out"), 2, "must be a path, or s3a://BUCKET/FOLDER"),
-        (("export", topic, "--to", broker.store / "topics" / "out"), 2, "is in the brokers' store"),
+        (("export", topic, "--to", broker.store / "topics" / "out"), 2, "is inside the brokers' store"),
         (("export", topic, "--to", tmp_path / "file" / "out"), 1, "cannot write to"),
         (("export", topic, "--to", out, "--keep", "soon"), 2, "soon"),
         (("export", topic, "--to", out, "--storage-options", "[]"), 2, "--storage-options: it must be a JSON object"),

@@ -282,7 +282,9 @@ def test_records_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "_generations" / "1.json"
     text = path.read_text()
     path.write_text(text.replace('"rows":1', f'"rows":1,"form":{FORM + 1}'))
-    with pytest.raises(ClientError, match=f"has the form {FORM + 1}; this version reads only {FORM}"):
+    with pytest.raises(
+        ClientError, match=f"has the format {FORM + 1}, but this version of seaweedq reads only format {FORM}"
+    ):
         there.newest()
     path.write_text(text[:-5])
     with pytest.raises(ClientError, match=r"1.json is not the record of a generation"):
@@ -337,7 +339,7 @@ def test_places_that_are_none(given: str) -> None:
 )
 def test_nothing_goes_into_the_store(given: str, folder: str, refused: bool) -> None:
     if refused:
-        with pytest.raises(ValueError, match="is in the brokers' store"):
+        with pytest.raises(ValueError, match="is inside the brokers' store"):
             check_outside(Place.parse(given), folder, "t")
     else:
         check_outside(Place.parse(given), folder, "t")
@@ -346,7 +348,7 @@ def test_nothing_goes_into_the_store(given: str, folder: str, refused: bool) -> 
 def test_a_link_into_the_store_is_seen(tmp_path: Path) -> None:
     (tmp_path / "store" / "topics").mkdir(parents=True)
     os.symlink(tmp_path / "store", tmp_path / "link")
-    with pytest.raises(ValueError, match="is in the brokers' store"):
+    with pytest.raises(ValueError, match="is inside the brokers' store"):
         check_outside(Place.parse(str(tmp_path / "link" / "out")), f"file://{tmp_path}/store/topics/t", "t")
 
 
