@@ -77,7 +77,7 @@ def test_a_level_writes_the_version_of_the_last_level_that_changed_it() -> None:
     table = VersionTable("things", {1: 1, 3: 2, 4: 5})
     assert [table.at(level) for level in range(1, 7)] == [1, 1, 2, 5, 5, 5]
     table.check(5, "x")
-    with pytest.raises(NeedsNewerBroker, match=r"^x has version 6 of the format of things; this broker reads"):
+    with pytest.raises(NeedsNewerBroker, match=r"^x is in version 6 of the format of things; this broker reads"):
         table.check(6, "x")
 
 
@@ -114,7 +114,7 @@ def test_slots_of_the_next_level_have_its_version_and_need_a_newer_broker(
         assert (made.version, decode_slot(data, SLOT)[0]) == (2, made)
         assert SlotHeaders(BROKER, CountedIds(), first).make(SlotKind.DATA, 20, 17, 19).version == 1
         assert decode_header((FIRST / "slot.bin").read_bytes(), SLOT).version == 1
-    with pytest.raises(NeedsNewerBroker, match=f"^{SLOT} has version 2 .* reads version 1; a newer broker"):
+    with pytest.raises(NeedsNewerBroker, match=f"^{SLOT} is in version 2 .* reads version 1; a newer broker"):
         decode_header(data, SLOT)
 
 
@@ -137,7 +137,7 @@ def test_journal_files_of_the_next_level_need_a_broker_that_reads_it(
         data = header.encode(next_level)
         assert read_header(data, len(data), "f") == header
         assert read_header(header.encode(levels.LOWEST), len(data), "f") == header
-    with pytest.raises(NeedsNewerBroker, match=r"^f has version 2 of the format of journal files"):
+    with pytest.raises(NeedsNewerBroker, match=r"^f is in version 2 of the format of journal files"):
         read_header(data, len(data), "f")
 
 
@@ -224,7 +224,7 @@ def test_producer_tables_of_the_next_level_need_a_newer_broker(
         later.setattr("seaweedq.segments.producers.TABLES", VersionTable("producer tables", {1: 1, next_level: 2}))
         data = tables.encode(next_level)
         assert ProducerTables.decode(data, 3).judge(0, "p", 4, 5, 2) == Duplicate(3, 7)
-    with pytest.raises(NeedsNewerBroker, match=r"^segment 3 has version 2 of the format of producer tables"):
+    with pytest.raises(NeedsNewerBroker, match=r"^segment 3 is in version 2 of the format of producer tables"):
         ProducerTables.decode(data, 3)
 
 

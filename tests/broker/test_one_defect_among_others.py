@@ -87,7 +87,7 @@ async def test_a_checkpoint_of_a_subscription(
         await dispatcher.checkpoint()
         pins = {one.name: one.pin for one in dispatcher.subscriptions()}
         assert (pins["bad"] is None, pins["good"]) == (False, None)
-        assert "cannot write the cursors of bad of t" in caplog.text
+        assert "cannot write the cursors of subscription bad of topic t" in caplog.text
         monkeypatch.undo()
 
 
@@ -124,4 +124,4 @@ async def test_a_segment_of_a_broker_that_leaves(caplog: pytest.LogCaptureFixtur
     loads, mover = SimpleNamespace(costs=dict), SimpleNamespace(move=work)
     await Drain(*cast(Any, (catalog, roster, membership, loads, mover))).hand_over()
     assert set(work.ended) == {"good"}
-    assert "segment 0 of bad could not be handed over" in caplog.text
+    assert "segment 0 of topic bad could not be handed over" in caplog.text

@@ -72,7 +72,7 @@ def test_a_token_of_the_environment_that_is_none_is_not_blamed_on_the_url() -> N
     for command in (["whoami"], ["cluster"], ["topic", "list"], ["topic", "split", "t", "0"]):
         ended = CliRunner().invoke(app, command, env={"SEAWEEDQ_TOKEN": "a b", "COLUMNS": "200"})
         assert ended.exit_code == 2
-        assert "SEAWEEDQ_TOKEN has a blank" in ended.output
+        assert "SEAWEEDQ_TOKEN contains a blank" in ended.output
         assert "--url" not in ended.output
 
 

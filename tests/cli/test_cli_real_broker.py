@@ -46,7 +46,7 @@ def test_a_topic_from_creation_to_deletion(run, tmp_path):
     (tmp_path / "schema.json").write_text(json.dumps(schema))
     run("topic", "create", "one", "--format", "typed", "--schema", str(tmp_path / "schema.json"), "--key-field", "a")
     run("topic", "create", "two", "--segments", "2", "--flush-max-age-s", "9")
-    assert "--segments is 2, but the request has 3" in run("topic", "create", "two", "--segments", "3", code=1)
+    assert "--segments is 2, but the request states 3" in run("topic", "create", "two", "--segments", "3", code=1)
     listed = run("topic", "list")
     assert "one" in listed
     assert "two" in listed

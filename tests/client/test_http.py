@@ -63,7 +63,7 @@ def test_tokens_that_are_none() -> None:
     for text in ("", "a b", "a\r\nX: y", "é"):
         with pytest.raises(ValueError, match="not valid in a token"):
             Credentials(token=text)
-    with pytest.raises(ValueError, match=r"^SEAWEEDQ_TOKEN has a blank"):
+    with pytest.raises(ValueError, match=r"^SEAWEEDQ_TOKEN contains a blank"):
         Credentials(environment={"SEAWEEDQ_TOKEN": "a b"})
     assert "hidden" not in repr(Credentials(token="hidden"))
 
@@ -112,12 +112,12 @@ URL = "http://127.0.0.1:1"
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"timeout_s": 0}, "timeout_s=0 is not"),
-        ({"timeout_s": -1}, "timeout_s=-1 is not"),
-        ({"timeout_s": float("nan")}, "timeout_s=nan is not"),
-        ({"headers": {"X-Token": "a\r\nHost: b"}}, "the value of header 'X-Token' has a line break"),
-        ({"headers": {"X-Token": "a\n"}}, "the value of header 'X-Token' has a line break"),
-        ({"headers": {"X Token": "a"}}, "'X Token' is not the name"),
+        ({"timeout_s": 0}, "timeout_s=0 must be"),
+        ({"timeout_s": -1}, "timeout_s=-1 must be"),
+        ({"timeout_s": float("nan")}, "timeout_s=nan must be"),
+        ({"headers": {"X-Token": "a\r\nHost: b"}}, "the value of header 'X-Token' contains a line break"),
+        ({"headers": {"X-Token": "a\n"}}, "the value of header 'X-Token' contains a line break"),
+        ({"headers": {"X Token": "a"}}, "'X Token' is not a valid name"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(make: Any, options: dict[str, Any], said: str) -> None:

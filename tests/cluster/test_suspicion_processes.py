@@ -36,4 +36,4 @@ def test_a_killed_broker_costs_no_lease_and_one_that_stands_still_keeps_it(
             answer = together.ask("POST", other, "/v1/topics/t/subscriptions/s/pull", json={"wait_s": 1})
             if answer.status_code == 200:
                 together.ack(other, answer.json()["messages"])
-        assert "whose process has ended" in together.process.log
+        assert "because the broker's process has ended" in together.process.log

@@ -119,7 +119,7 @@ def test_a_later_version_needs_a_newer_broker(monkeypatch: pytest.MonkeyPatch, n
         later.setattr(backup, "BACKUPS", Format("backups of coordination", {1: 1, next_level: 2}))
         data = encode_state(STATE, SEALED, next_level)
         assert decode_state(data, NAME, SEALED) == decode_state(snapshot(), NAME, SEALED) == STATE
-    with pytest.raises(NeedsNewerBroker, match=f"^{NAME} has version 2 of the format of backups of coordination"):
+    with pytest.raises(NeedsNewerBroker, match=f"^{NAME} is in version 2 of the format of backups of coordination"):
         decode_state(data, NAME, SEALED)
 
 

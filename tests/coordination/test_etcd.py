@@ -410,7 +410,7 @@ async def test_after_a_compaction_everything_is_read_again(etcd_server: EtcdServ
     first = await write(direct, range(1))
     last = await write(direct, range(1, 9))
     etcd_server.compact(last)
-    with pytest.raises(WatchLost, match=f"after revision {first}, up to {last}"):
+    with pytest.raises(WatchLost, match=f"after revision {first} can no longer .* up to revision {last}"):
         await anext(direct.watch("n", first))
     entries, revision = await read_all(direct, "n")
     assert [entry.value for entry in entries] == [b"8"]
@@ -512,6 +512,6 @@ async def test_an_etcd_with_an_older_state_is_a_lost_watch(etcd_servers: Any) ->
     server = etcd_servers()
     coordination = EtcdCoordination(Access([server.endpoint]), "")
     revision = await write(coordination, range(3))
-    with pytest.raises(WatchLost, match=f"went back from revision {revision + 9} to {revision}"):
+    with pytest.raises(WatchLost, match=f"went back from {revision + 9} to {revision}"):
         await anext(coordination.watch("n", revision + 9))
     await coordination.close()

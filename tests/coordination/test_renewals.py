@@ -173,7 +173,7 @@ def test_a_longer_grant_counts_and_is_told(caplog: pytest.LogCaptureFixture) -> 
         await scene.end()
 
     simulate(play())
-    assert "leases of 8 s, not of 5 s" in caplog.text
+    assert "leases of 8 s instead of lease_s=5 s" in caplog.text
 
 
 @pytest.mark.parametrize("error", [CoordinationUnavailable("away"), None])

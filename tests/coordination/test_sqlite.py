@@ -213,7 +213,7 @@ async def test_a_later_format_is_refused(path: Path) -> None:
     later.execute(f"PRAGMA user_version = {FILE.newest + 1}")
     later.close()
     coordination = EmbeddedCoordination(path, SystemClock())
-    with pytest.raises(UnfitStore, match=r"format 2.*knows only format 1"):
+    with pytest.raises(UnfitStore, match=r"format 2.*can read only format 1"):
         await coordination.get("a")
     await coordination.close()
 

@@ -93,7 +93,7 @@ def test_a_later_version_is_named_and_is_no_damage() -> None:
     length = int.from_bytes(data[16:18], "little")
     data[12:16] = zlib.crc32(data[16:length], zlib.crc32(data[:12])).to_bytes(4, "little")
     name = slot_name("b", 0)
-    with pytest.raises(NeedsNewerBroker, match=f"^{name} has version 2 .* reads version 1; a newer broker"):
+    with pytest.raises(NeedsNewerBroker, match=f"^{name} is in version 2 .* reads version 1; a newer broker"):
         decode_header(bytes(data), name)
 
 

@@ -127,7 +127,7 @@ def test_more_than_a_million_messages_are_refused() -> None:
 def test_more_than_a_million_messages_are_counted_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("seaweedq.rows.envelopes.decode_lines")
     monkeypatch.delattr("seaweedq.rows.envelopes.row_by_row")
-    with pytest.raises(InvalidRequest, match="1000002 messages, more than 1000000"):
+    with pytest.raises(InvalidRequest, match="1000002 messages; the limit is 1000000"):
         decode_ndjson(b'{"value":1}\n' * 1_000_001 + b'{"v":1}\n', intake())
 
 
@@ -136,7 +136,7 @@ def test_more_than_that_are_refused_one_by_one_too(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(module, "MAX_ROWS", 10)
     body = b'{"value":1}\n\n'
     assert decode_ndjson(body * 10, intake()).num_rows == 10
-    with pytest.raises(InvalidRequest, match="11 messages, more than 10"):
+    with pytest.raises(InvalidRequest, match="11 messages; the limit is 10"):
         decode_ndjson(body * 20, intake())
 
 
@@ -360,9 +360,9 @@ def test_other_encodings_are_named_with_those_that_are_taken(encoding: str) -> N
         (
             "json",
             b'{"value_base64": "eA=="}',
-            "a json topic takes `value`, not `value_base64` (in Python, text",
+            "messages of a json topic need the field `value`, not `value_base64` (in Python, text",
         ),
-        ("bytes", b'{"value": {"a": 1}}', "a bytes topic takes `value_base64`, not `value`"),
+        ("bytes", b'{"value": {"a": 1}}', "messages of a bytes topic need the field `value_base64`, not `value`"),
     ],
 )
 def test_the_value_of_another_format_is_told_which_field_it_needs(format: str, message: bytes, reason: str) -> None:

@@ -100,7 +100,7 @@ def acks_frame(payload: bytes) -> Frame:
 def test_rows_that_are_not_as_many_as_the_frame_says_are_damage() -> None:
     values = [pa.array([1, 2], TIMESTAMP), pa.array([b"v", b"w"])]
     frame = rows_frame(pa.record_batch(values, schema=LAYOUTS[1].rows(0)))
-    with pytest.raises(JournalDamaged, match="states 3 rows but contains 2"):
+    with pytest.raises(JournalDamaged, match="states 3 rows, but contains 2"):
         rows_of(msgspec.structs.replace(frame, count=3), LAYOUTS[1])
 
 
@@ -271,7 +271,9 @@ def test_a_later_version_is_named_and_is_no_damage(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("seaweedq.segments.frames.FILES", Format("journal files", {1: later}))
     data = FileHeader(FILE_ID, 0, 0, 0).encode(HIGHEST)
     monkeypatch.undo()
-    with pytest.raises(NeedsNewerBroker, match=f"^f has version {later} .* reads version 1; a newer broker is needed"):
+    with pytest.raises(
+        NeedsNewerBroker, match=f"^f is in version {later} .* reads version 1; a newer broker is needed"
+    ):
         read_file(data, "f")
     with pytest.raises(JournalDamaged, match="damaged header"):
         read_file(flipped(data, 8, 1) + bytes(99), "f")

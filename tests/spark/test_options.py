@@ -70,13 +70,13 @@ def test_defaults_and_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"storageOptions": "secret"}, "storageOptions is not a JSON object"),
         ({"maxBytesPerPartition": "0"}, "maxBytesPerPartition is '0'; it must be a number of bytes"),
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon'; it must be a duration"),
-        ({"minPartitions": "0"}, "minPartitions is '0'; it must be a whole number from 1"),
+        ({"minPartitions": "0"}, "minPartitions is '0'; it must be a whole number of at least 1"),
         ({"minOffsetsPerTrigger": "2", "maxOffsetsPerTrigger": "1"}, "minOffsetsPerTrigger is 2; it must be at most"),
         ({"expired": "all"}, "expired is 'all'; it must be one of 'skip', 'keep'"),
         ({"startingOffsets": '{"0": 5}', "endingOffsets": '{"0": 4}'}, "startingOffsets has offset 5 for segment 0;"),
         (
             {"startingTimestamp": "2000", "endingTimestamp": "1999"},
-            "startingTimestamp is 1970-01-01T00:00:02+00:00; it must be at most endingTimestamp, which is 1970",
+            "startingTimestamp is 1970-01-01T00:00:02+00:00; it must not be later than endingTimestamp, which is 1970",
         ),
         ({"columns": "a,,b"}, "columns is 'a,,b'; it must be names of columns"),
         ({"columns": "a,b,a"}, "columns is 'a,b,a'; it must be names of columns, each once"),
@@ -92,7 +92,7 @@ def test_wrong_options(options: dict[str, str], says: str) -> None:
 
 
 def test_options_of_the_other_kind() -> None:
-    with pytest.raises(ValueError, match="the option maxOffsetsPerTrigger is not for batches"):
+    with pytest.raises(ValueError, match="the option maxOffsetsPerTrigger cannot be used for batches"):
         Source(GIVEN | {"maxOffsetsPerTrigger": "5"}).reader(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="startingOffsets is 'latest', so a batch query would read nothing"):
         Source(GIVEN | {"startingOffsets": "latest"}).reader(None)  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def test_columns_may_be_wider_and_not_others() -> None:
             ValueError, match=f"column '{name}' has the type .*; it can be read with this type or a wider type"
         ):
             check_columns(topic, pa.schema([(name, kind)]))
-    with pytest.raises(ValueError, match=r"the topic has no columns \['y'\]; it has \['n', "):
+    with pytest.raises(ValueError, match=r"the topic has no columns \['y'\]; its columns are \['n', "):
         check_columns(topic, pa.schema([("y", pa.int32())]))
 
 

@@ -145,7 +145,7 @@ def test_a_topic_that_is_created_anew_amid_a_query_ends_it(reader: Any, fails: s
     seen = [maps(one(0, 0, 9, 9)), maps(one(4, 0, 0, 20, created_at="2026-02-01T00:00:00Z"))]
     made = reader(Brokers(segments=seen), failOnDataLoss=fails)
     assert made.latestOffset({"0": 5}, made.getDefaultReadLimit()) == at({0: 9})
-    with pytest.raises(ClientError, match="the topic at /store/topics/t has been replaced"):
+    with pytest.raises(ClientError, match="the topic at /store/topics/t was deleted and created again"):
         made.latestOffset({"0": 9}, made.getDefaultReadLimit())
 
 

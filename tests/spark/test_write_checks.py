@@ -74,7 +74,7 @@ def test_a_frame_that_is_taken(columns: str, facts: dict[str, Any]) -> None:
             topic(),
             "the topic sets '_offset', 'segment' itself: write df.drop('_offset', 'segment')",
         ),
-        ("value:string; _reference:struct", topic(), "write df.drop('_reference')"),
+        ("value:string; _reference:struct", topic(), "remove them with df.drop('_reference')"),
         (
             "key:string; value:string",
             topic(),

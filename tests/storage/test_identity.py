@@ -34,7 +34,7 @@ async def test_the_object_is_plain_json(store: ObjectStore, ids: Ids, clock: Clo
 async def test_another_format_version_is_refused_and_both_are_named(ids: Ids, clock: Clock) -> None:
     store = MemoryStore()
     await store.create("_cluster.json", b'{"format_version": 2, "clusters": []}')
-    with pytest.raises(UnfitStore, match=r"version 2.*knows only version 1") as caught:
+    with pytest.raises(UnfitStore, match=r"version 2.*can read only version 1") as caught:
         await cluster_identity(store, ids.nonce(), clock)
     assert caught.value.fields == {"found": 2, "known": 1}
 

@@ -105,7 +105,7 @@ def test_there_and_back_and_there_for_ever(folder: Folder, tmp_path: Path, capsy
     assert f"level {HIGHEST + 1}\n" in capsys.readouterr().out
     folder.publish()
     folder.process.terminate()
-    folder.refuses(None, f"the cluster has level {HIGHEST + 1}, but this version of seaweedq")
+    folder.refuses(None, f"the cluster has format level {HIGHEST + 1}, but this version of seaweedq")
     folder.run(later)
     folder.pull()
     assert sorted(folder.pulled) == [*range(folder.sent)]

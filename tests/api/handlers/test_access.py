@@ -188,7 +188,7 @@ async def test_an_admin_file_that_all_may_write_is_refused_and_ends_its_token(tm
     async with access(tmp_path) as http:
         callers, file = inside.callers(http.together.brokers[0]), tmp_path / "admin"
         file.chmod(0o602)
-        with pytest.raises(InvalidRequest, match=r"mode 0602\): chmod o-w"):
+        with pytest.raises(InvalidRequest, match=r"mode 0602\); to forbid this, run chmod o-w"):
             AdminToken(file).require()
         assert privates.admin(callers).refresh()
         assert await http.status("GET", "/v1/principals", http.admin) == 401

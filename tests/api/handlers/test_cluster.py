@@ -64,7 +64,7 @@ async def test_the_level_rises_once_nobody_prevents_it(
             await together.coordination.leases.revoke(lease)
             await until(lambda: "old.1" not in inside.roster(broker).strange)
             await inside.level_upgrade(broker).log_possible()
-        assert "stays at level 1, because these brokers cannot read a higher level: old.1" in caplog.text
+        assert "stays at format level 1, because these brokers cannot read a higher level: old.1" in caplog.text
         told = f"all brokers can read format level {next_level}; to upgrade the cluster from format level 1, run"
         assert f"{told} `seaweedq cluster level`" in caplog.text
         metrics = (await ask(app, "GET", "/metrics")).text

@@ -45,7 +45,7 @@ def test_the_end_is_valid_and_what_lies_beyond_is_not(http: httpx.Client, topic:
     assert (at_end["messages"], at_end["next_offset"]) == ([], 2)
     for beyond in (3, 2**53, 2**63 - 1):
         answer = http.get(f"{topic}/segments/0/messages", params={"offset": beyond})
-        found = problem_of(answer, 416, "offset-out-of-range", beyond, "which is 2")
+        found = problem_of(answer, 416, "offset-out-of-range", beyond, "which ends at offset 2")
         assert (found["offset"], found["end_offset"]) == (beyond, 2)
 
 

@@ -94,7 +94,7 @@ def test_a_conflict_names_both_values(http: httpx.Client) -> None:
     other = {"schema": {"type": "struct", "fields": []}}
     told = problem_of(http.put("/v1/topics/both", json=other), 409, "topic-exists")["detail"]
     assert "schema.fields is [{" in told
-    assert told.endswith("..., but the request has []")
+    assert told.endswith("..., but the request states []")
 
 
 @pytest.mark.process

@@ -64,7 +64,7 @@ async def test_of_two_fresh_stores_begun_at_once_one_is_the_clusters_for_ever() 
         found = await asyncio.gather(*(claim(coordination, one) for one in stores), return_exceptions=True)
         assert sorted(type(one).__name__ for one in found) == ["UnfitStore", "str"]
     wrong = stores[[isinstance(one, str) for one in found].index(False)]
-    with pytest.raises(UnfitStore, match="another store"):
+    with pytest.raises(UnfitStore, match="a different store"):
         await claim(coordination, wrong)
 
 

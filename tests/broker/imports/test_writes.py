@@ -324,7 +324,7 @@ async def test_a_higher_number_waits_until_the_one_before_is_over(tmp_path, monk
         running, _ = await ask(broker, first, 0)
         assert running.state == "checking"
         await gate.reached.wait()
-        with pytest.raises(NotReady, match="write 1 of 'w' has not ended"):
+        with pytest.raises(NotReady, match="write 1 of writer 'w' has not ended"):
             await ask(broker, second, 0)
         waiting = asyncio.create_task(write(broker, second))
         gate.open.set()

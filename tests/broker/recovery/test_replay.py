@@ -170,7 +170,7 @@ async def test_a_frame_with_other_rows_than_it_says_is_damage(tmp_path: Path) ->
         topic = await make_topic(broker)
         one = rows(topic, 0, 0)
         wrong = Frame(one.kind, "t", 0, 0, 2, one.columns, 0, (), 1, one.payload, FIRST_TERM)
-        with pytest.raises(JournalDamaged, match="states 2 rows but contains 1"):
+        with pytest.raises(JournalDamaged, match="states 2 rows, but contains 1"):
             await replay_of(broker).replay(broker.id, reading([Commit(0, (wrong,))]))
 
 

@@ -99,7 +99,7 @@ def many_parts(records: Records) -> None:
         (None, [7], [], SegmentNotFound, "no segment 7"),
         (None, [1, 7], [], SegmentNotFound, "no segment 7"),
         (sealed, [1], [], SegmentConflict, r"was replaced by the segments \[7, 8\]"),
-        (sealed, [0, 1], [], SegmentConflict, "is sealed"),
+        (sealed, [0, 1], [], SegmentConflict, "was replaced by"),
         (locked, [1], [], SegmentConflict, "already being replaced"),
         (committed, [1], [], SegmentConflict, "already being replaced"),
         (locked, [0, 1], [], SegmentConflict, "already being replaced"),
@@ -109,14 +109,14 @@ def many_parts(records: Records) -> None:
         (None, [1, 1], [], InvalidRequest, "different segments"),
         (None, [0, 2], [], InvalidRequest, "only segments with adjacent"),
         (None, [0, 1, 3], [], InvalidRequest, "only segments with adjacent"),
-        (None, [0], [0], InvalidRequest, "must rise strictly within"),
-        (None, [0], [tile(4)[0].high], InvalidRequest, "must rise strictly within"),
-        (None, [0], [5, 5], InvalidRequest, "must rise strictly within"),
-        (None, [0], [6, 5], InvalidRequest, "must rise strictly within"),
-        (None, [0], [-1], InvalidRequest, "must rise strictly within"),
-        (None, [3], [KEY_SPACE], InvalidRequest, "must rise strictly within"),
-        (None, [3], [2**40], InvalidRequest, "must rise strictly within"),
-        (None, [0], range(1, MAX_SUCCESSORS + 1), InvalidRequest, "make 33 successors"),
+        (None, [0], [0], InvalidRequest, "must be in ascending order"),
+        (None, [0], [tile(4)[0].high], InvalidRequest, "must be in ascending order"),
+        (None, [0], [5, 5], InvalidRequest, "must be in ascending order"),
+        (None, [0], [6, 5], InvalidRequest, "must be in ascending order"),
+        (None, [0], [-1], InvalidRequest, "must be in ascending order"),
+        (None, [3], [KEY_SPACE], InvalidRequest, "must be in ascending order"),
+        (None, [3], [2**40], InvalidRequest, "must be in ascending order"),
+        (None, [0], range(1, MAX_SUCCESSORS + 1), InvalidRequest, "create 33 segments"),
     ],
 )
 def test_what_can_not_be_planned(
@@ -137,7 +137,7 @@ def test_as_many_successors_and_parts_as_are_allowed() -> None:
 
 def test_one_hash_can_not_be_split() -> None:
     records = {0: Versioned(SegmentRecord(5, 6, "open", (), (), "x", None, 0), 1)}
-    with pytest.raises(InvalidRequest, match="must rise"):
+    with pytest.raises(InvalidRequest, match="must be in ascending order"):
         intents.new_intent(records, [0], [5], 1)
 
 
@@ -157,7 +157,7 @@ def test_the_largest_changes_fit_in_one_transaction(old: int, new: int) -> None:
 def test_what_could_not_be_finished_in_one_transaction_is_not_planned() -> None:
     with pytest.raises(InvalidRequest, match=f"name 1 to {MAX_SUCCESSORS} different segments"):
         intents.new_intent(segments(64), range(64), [], 64)
-    with pytest.raises(InvalidRequest, match="cannot be replaced by 26 in one step"):
+    with pytest.raises(InvalidRequest, match="cannot be replaced by 26 segments in one step"):
         intents.new_intent(segments(64), range(25), range(1, 26), 64)
 
 

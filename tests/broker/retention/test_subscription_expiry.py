@@ -160,7 +160,7 @@ async def test_a_use_at_the_last_moment_comes_first_or_finds_it_gone(tmp_path: P
         there = subscription.held
         here.clock.monotonic += 2 * EXPIRES_S
         assert await here.pull() == 200  # notes the use, before it answers
-        with pytest.raises(Exception, match="changed concurrently"):
+        with pytest.raises(Exception, match="changed by another request"):
             await admin.expire(topic, "s", there, here.rounds.leader_compare())
         here.clock.monotonic += 2 * EXPIRES_S
         with using(_dying), pytest.raises(ZeroDivisionError):

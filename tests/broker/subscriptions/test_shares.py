@@ -98,8 +98,8 @@ async def test_consumers_who_get_nothing_are_counted_and_warned_of(
         assert (behind.consumers, behind.idle_consumers) == (3, 2)
         await dispatcher.checkpoint()
         await dispatcher.checkpoint()
-        assert [one.getMessage()[:56] for one in caplog.records] == [
-            "subscription s of t has 2 more consumers than segments, "
+        assert [one.getMessage()[:62] for one in caplog.records] == [
+            "subscription s of topic t has 2 more consumers than segments, "
         ]
 
 

@@ -361,7 +361,7 @@ async def test_uploads_of_a_write_that_a_later_broker_has_written_stay(world):
 async def test_no_abort_takes_an_upload_that_a_write_may_read(world, state):
     upload, name = await _for_write(world, claimed=False)
     revision = await _newest(world, _write(7, state))
-    with pytest.raises(UploadConflict, match="w/7 has not ended"):
+    with pytest.raises(UploadConflict, match="write w/7, which has not ended"):
         await world.uploads[1].abort(world.topic, upload)
     await _newest(world, _write(7, "failed", ended_us=0), revision)
     await world.uploads[1].abort(world.topic, upload)

@@ -85,7 +85,7 @@ async def test_loopback_may_be_plain(where: str) -> None:
     ("store", "said"),
     [
         ("file://tmp/x", r"contains the host 'tmp'; write a local folder with three slashes"),
-        ("file://localhost/tmp/x", "names the host 'localhost'"),
+        ("file://localhost/tmp/x", "contains the host 'localhost'"),
         ("file:/tmp/x", "use file:///path or s3://bucket/prefix"),
         ("s4://bucket/x", "use file:///path or s3://bucket/prefix"),
     ],

@@ -43,7 +43,7 @@ def test_nothing_is_lost_when_one_is_killed(together):
         publish(together, broker)
     together.wait_ready()
     assert together.pid(1) != killed
-    assert "whose process has ended" in together.process.log  # the parent has ended its lease
+    assert "because the broker's process has ended" in together.process.log  # the parent has ended its lease
     publish(together, 1)
     for broker in range(BROKERS):
         assert stored(together, broker) == [*range(together.sent)]

@@ -155,7 +155,7 @@ def test_what_is_no_rule(spark: Any, broker: BrokerProcess, tmp_path: Path) -> N
         run(Rules(order_by=("_timestamp", "_timestamp")))
     for sql, why in {
         "nope = 1": "nope",
-        "value": "is a string; it must be a condition",
+        "value": "has the type string; it must be a condition",
         "true) or (true": "PARSE_SYNTAX_ERROR|Syntax error",
         "sum(segment) > 1": "aggregate|GROUP|sum",
     }.items():
