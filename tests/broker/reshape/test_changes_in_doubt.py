@@ -59,7 +59,7 @@ async def test_what_is_under_way_when_the_time_is_over_is_202_and_comes_about(to
         refused(await ask(http, 0, "split"), 409, "segment-conflict", "already being replaced", [1, 2])
         gate.open.set()
         await until(lambda: records(two)[0].state == "sealed")
-        refused(await ask(http, 0, "split", {"at": [9]}), 409, "segment-conflict", "sealed", [1, 2])
+        refused(await ask(http, 0, "split", {"at": [9]}), 409, "segment-conflict", "replaced", [1, 2])
 
 
 @pytest.mark.brokers

@@ -272,9 +272,9 @@ async def test_a_repeated_change_is_told_what_came_of_the_first(impatient: InLoo
     async with at(impatient, one) as http:
         assert (await ask(http, 0, "split")).status_code == 200
         for change, body in (("split", {}), ("roll", None), ("merge", {"with": 1}), ("move", {"to": "b1"})):
-            told = refused(await ask(http, 0, change, body), 409, "segment-conflict", "sealed", [1, 2])
+            told = refused(await ask(http, 0, change, body), 409, "segment-conflict", "replaced", [1, 2])
             assert (told["segment"], told["successors"]) == (0, [1, 2])
-        told = refused(await ask(http, 1, "merge", {"with": 0}), 409, "segment-conflict", "sealed")
+        told = refused(await ask(http, 1, "merge", {"with": 0}), 409, "segment-conflict", "replaced")
         assert told["segment"] == 0
 
 

@@ -133,7 +133,7 @@ def test_who_does_not_stop_in_time_is_killed(fleet):
     parent.order(2, "linger")
     parent.send(signal.SIGTERM)
     assert parent.end() == 1
-    assert "1 broker did not stop within 1 s: killing it" in parent.text
+    assert "1 broker did not stop within 1 s; killing it" in parent.text
     assert parent.events("stop") == [("stop", 1)]
     assert all(map(gone, parent.pids()))
 
