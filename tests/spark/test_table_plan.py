@@ -77,7 +77,10 @@ def test_a_condition_has_two_arrays_however_many_segments_there_are() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"starting": {7: 0}}, "starting names segment 7; the topic's segments are 0, 3"),
+        (
+            {"starting": {7: 0}},
+            "starting names segment 7, which the topic does not have; the topic's segments are 0, 3",
+        ),
         ({"ending": {3: 10}}, "ending has offset 10 for segment 3; it must be between 0 and the segment's end, 9"),
         ({"starting": {3: -1}}, "starting has offset -1 for segment 3"),
         ({"starting": {3: "1"}}, "starting has offset '1' for segment 3"),

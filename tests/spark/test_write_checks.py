@@ -72,7 +72,7 @@ def test_a_frame_that_is_taken(columns: str, facts: dict[str, Any]) -> None:
         (
             "_offset:long; value:string; segment:integer",
             topic(),
-            "the topic sets '_offset', 'segment' itself: write df.drop('_offset', 'segment')",
+            "the topic sets the columns '_offset', 'segment' itself; remove them with df.drop('_offset', 'segment')",
         ),
         ("value:string; _reference:struct", topic(), "remove them with df.drop('_reference')"),
         (

@@ -178,8 +178,7 @@ def _check(option: str, stated: Mapping[int, int], ends: Mapping[int, int]) -> N
             numbers = sorted(ends)
             shown = ", ".join(map(str, numbers[:10])) + (f", ... {numbers[-1]}" if len(numbers) > 10 else "")
             raise ValueError(
-                f"{option} contains segment {segment!r}, which the topic does not have; the topic's "
-                f"segments are {shown}"
+                f"{option} names segment {segment!r}, which the topic does not have; the topic's segments are {shown}"
             )
         if not isinstance(offset, int) or not 0 <= offset <= ends[segment]:
             raise ValueError(
