@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tests.support.chaos.chaos import Options, Report, run, summary
 from tests.support.chaos.clocks import ABSENT, library
-from tests.support.chaos.faults import ALL
+from tests.support.chaos.faults import ALL, ALL_AT_ONCE
 from tests.support.chaos.figures import quantile
 from tests.support.chaos.nemesis import Nemesis, plan
 from tests.support.chaos_clients.fleet import OTHERS
@@ -28,6 +28,8 @@ from tests.support.processes.s3_service import SERVERS
 
 SHOWN = 8  # violations of a rule
 ONE_LIFE = "etcd answers after 1.2 s, its leader is killed again and again, and no broker may lose its life for it"
+
+JOURNALS, KINDS = ("object", "file", "mirrored"), "file: on small disks; mirrored: no fault loses all memory at once"
 
 
 def main() -> int:
@@ -43,19 +45,20 @@ def main() -> int:
     parser.add_argument("--load", type=int, default=0, help="processes that keep the processors busy meanwhile")
     parser.add_argument("--clients", default=",".join(OTHERS), help="those beside the usual ones, by commas")
     parser.add_argument("--etcds", type=int, default=1, choices=(1, 3), help="members of etcd")
-    parser.add_argument("--journal", default="object", choices=("object", "file"), help="file: on small disks")
+    parser.add_argument("--journal", default="object", choices=JOURNALS, help=KINDS)
     parser.add_argument("--one-life", action="store_true", help=ONE_LIFE)
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     wanted = ("kill leader of etcd",) if given.one_life else tuple(given.faults.split(","))
-    faults = [fault for fault in ALL if fault.name.startswith(wanted)]
+    left_out = ALL_AT_ONCE if given.journal == "mirrored" else ()
+    faults = [fault for fault in ALL if fault.name.startswith(wanted) and fault.name not in left_out]
     seconds = given.seconds
     while min(Counter(one.fault.name for one in plan(seed, seconds, given.lease_s, faults)).values()) < given.each:
         seconds += 30
     clients = [name for name in given.clients.split(",") if name]
     options = Options(
         *(seed, seconds, given.brokers, given.lease_s, faults, given.store),
-        *(clients, given.etcds, given.journal == "file", given.one_life),
+        *(clients, given.etcds, given.journal, given.one_life),
     )
     if library() is None:
         print(ABSENT)

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from seaweedq.errors import CoordinationUnavailable, Fenced, StoreUnavailable
+from seaweedq.errors import CoordinationUnavailable, Fenced, StoreUnavailable, Unavailable
+from seaweedq.journal.holdings import HoldAnswer
 from seaweedq.journal.mirrored_journal import MirrorRules
 from tests.support.journal.mirrored import BROKER, Mirrored, until
 from tests.support.journal.sim_disk import acks
@@ -149,6 +150,44 @@ async def test_while_a_change_is_in_doubt_both_sets_have_to_have_a_commit(monkey
     await until(lambda: journal.mirrors == ("m2",))
     world.kill("m1")
     assert await world.recovered() == [b"0"]
+    await journal.close()
+
+
+async def test_a_mirror_that_has_not_answered_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Mirrored(MirrorRules(exposure_s=None, patience_s=9))
+    journal = await world.begin("m1", "m2")
+    hold = world.mirrors.hold
+
+    async def lost(broker: str, data: bytes, timeout_s: float) -> HoldAnswer:
+        if broker == "m1":
+            raise Unavailable("as told")
+        return await hold(broker, data, timeout_s)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.mirrors, "hold", lost)
+        appending = asyncio.create_task(journal.append(acks(b"0")))
+        await asyncio.sleep(0.2)
+        assert not appending.done()
+    await appending
+    assert [len(one) for one in world.mirrors.all["m1"].holdings.look(BROKER)] == [1]
+    await journal.close()
+
+
+async def test_what_was_sent_is_never_refused_while_nobody_answers() -> None:
+    """Its offset would be given out again, and a recovery may find it."""
+    world = Mirrored(MirrorRules(exposure_s=None, patience_s=0.1))
+    journal = await world.begin("m1")
+
+    def refuse(moment: str, name: str) -> None:
+        raise StoreUnavailable("as told")
+
+    world.store.faults = refuse
+    world.mirrors.all["m1"].silent = True
+    appending = asyncio.create_task(journal.append(acks(b"0")))
+    await asyncio.sleep(0.6)
+    assert not appending.done()
+    world.store.faults = lambda moment, name: None
+    assert await appending == 0
     await journal.close()
 
 

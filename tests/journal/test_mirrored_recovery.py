@@ -6,8 +6,10 @@ import json
 import pytest
 
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Put
-from seaweedq.errors import Fenced
+from seaweedq.coordination.interface import Compare, Put
+from seaweedq.coordination.records import MirrorsRecord
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.errors import Fenced, StoreUnavailable
 from seaweedq.journal.interface import FoundHolding, JournalUnreachable
 from seaweedq.journal.mirroring import Span
 from seaweedq.journal.object_format import list_slots
@@ -104,6 +106,57 @@ async def test_a_change_that_is_late_finds_the_key_closed() -> None:
     assert record is not None
     assert (record.state, len(record.members)) == ("decided", 1)
     await journal.close()
+
+
+async def test_no_change_lands_behind_the_look_of_a_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was on its way when its owner died."""
+    world = Mirrored()
+    await filled(world, "m1")
+    coordination, fence = world.mirrors.coordination, world.mirrors.fence
+    there = await coordination.get(KEY)
+    assert there is not None
+    late = Put(KEY, keys.MIRRORS.encode(Versioned.new(MirrorsRecord("open", (), 9))))
+
+    async def land_and_fence(owner: str) -> tuple[list[FoundHolding], list[str]]:
+        assert await coordination.commit([Compare(KEY, there.revision)], [late]) is None
+        return await fence(owner)
+
+    monkeypatch.setattr(world.mirrors, "fence", land_and_fence)
+    assert await world.recovered() == [b"0", b"1", b"2"]
+
+
+async def test_a_holding_that_left_the_set_is_not_enough() -> None:
+    world = Mirrored()
+    journal = await world.begin("m1", "m2")
+    await journal.append(acks(b"0"))
+    world.mirrors.all["m1"].silent = True
+    await journal.append(acks(b"1"))
+    await until(lambda: journal.mirrors == ("m2",))
+    await journal.close()
+    world.mirrors.all["m1"].silent, world.mirrors.all["m2"].silent = False, True
+    assert world.mirrors.all["m1"].holdings.of(BROKER)
+    with pytest.raises(JournalUnreachable):
+        await world.recovered()
+    world.mirrors.all["m2"].silent = False
+    assert await world.recovered() == [b"0", b"1"]
+
+
+async def test_a_copy_is_in_the_store_before_the_key_names_it() -> None:
+    world = Mirrored()
+    await filled(world, "m1")
+
+    def refuse(moment: str, name: str) -> None:
+        if "~" in name:
+            raise StoreUnavailable("as told")
+
+    world.store.faults = refuse
+    with pytest.raises(StoreUnavailable):
+        await world.recovered()
+    record = await world.set_of()
+    assert record is not None
+    assert record.state == "closed"
+    world.store.faults = lambda moment, name: None
+    assert await world.recovered() == [b"0", b"1", b"2"]
 
 
 async def test_a_fence_answers_with_what_is_there_as_of_the_fence() -> None:

@@ -61,6 +61,7 @@ class Process:
     broker: Broker | None = None
     renewing: Life | None = None
     holdings: Holdings | None = None
+    ids: list[str] = field(default_factory=list)  # of its brokers
     coordination: SimulatedCoordination | None = None
     ended: bool = False
     leaving: asyncio.Event = field(default_factory=asyncio.Event)  # it was told to end
@@ -149,15 +150,15 @@ class Cluster:
             process.comes_back = True
 
     def is_last_mirror(self, number: int) -> bool:
-        """Whether this process has the last holding of a set, or owns the journal if there is none: what is lost with
-        the owner and all mirrors is lost."""
+        """Whether this process has the last holding that a set names, or owns the journal if there is none: what is
+        lost with the owner and all mirrors is lost. Whether it has that holding still is not asked."""
         for entry in self.coordination.engine.range(keys.MIRRORS.prefix(), "", 500).entries:
             (owner,), record = keys.MIRRORS.parse(entry.key), keys.MIRRORS.require(entry).record
-            wanted = {one.holding for one in record.members}
+            wanted = {one.broker for one in record.members}
             there = {
                 process.number
                 for process in self.processes.values()
-                if process.holdings and not process.life.is_dead and process.holdings.of(owner) & wanted
+                if not process.life.is_dead and wanted.intersection(process.ids)
             }
             is_owner = owner.startswith(f"b{number}.")
             if wanted and there <= {number} and (there or is_owner) and record.state != "decided":
@@ -200,6 +201,7 @@ class Cluster:
             if starting.done():
                 starting.result()
                 self.tell(f"{process.life.name} {'waits' if broker.waiting else f'is ready as {broker.id}'}")
+                process.ids += () if broker.waiting else (broker.id,)
                 self.network.listen(process.url, process.life, Application(broker))
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if not broker.lost.is_set():

@@ -18,6 +18,8 @@ from tests.simulation.returns import Operator
 from tests.support.brokers import inside
 from tests.support.history.judged import RETURNS
 
+LATE_S = 15.0
+
 
 class Faults:
     """What carries out a plan's faults. `counts` has those that took effect, by kind."""
@@ -89,6 +91,8 @@ class Faults:
             self._cluster.disk(number).lose_power()
         elif fault.kind == "pause":
             life.pause()
+        elif fault.kind == "late change":
+            self._cluster.coordination.trouble.defers, self._cluster.coordination.trouble.late_s = 1.0, LATE_S
 
     async def _hit(self, fault: Fault, number: int) -> None:
         """Does it, waits, and takes it back."""
@@ -149,6 +153,8 @@ class Faults:
         if kind == "compaction":
             cluster.coordination.compact()
             return _nothing
+        if kind == "late change":
+            return self._make_late(process, amount - 0.5)
         if kind == "clock":
             process.clock.wrong_us += int((amount - 0.5) * 240e6)
             return _nothing
@@ -176,6 +182,21 @@ class Faults:
         for name, value in changed.items():
             setattr(of, name, value)
         return lambda: [setattr(of, name, getattr(before, name)) for name in changed]
+
+    def _make_late(self, process: Process, lives_s: float) -> Callable[[], object]:
+        """What a broker has just asked of coordination comes up to LATE_S later; it dies in `lives_s`, if at all."""
+        trouble = self._cluster.coordination.trouble
+
+        async def end() -> None:
+            await asyncio.sleep(0.01)
+            trouble.defers, trouble.late_s = 0.0, Trouble().late_s
+            if lives_s > 0:
+                await asyncio.sleep(lives_s)
+                if not self._cluster.is_last_mirror(process.number):
+                    process.life.die()
+
+        self._cluster.loop.outside.start(end())
+        return lambda: self._cluster.again(process.number)
 
     def _end_lease(self, process: Process) -> None:
         """Ends a broker's lease as others do who suspect it (broker/cluster/revoker): its revocation comes before."""

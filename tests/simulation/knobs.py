@@ -26,6 +26,8 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "retention_grace_s": (60.0, 3600.0),
     "publish_timeout_s": (15.0,),
 }
+MIRRORS: dict[str, tuple[Any, ...]] = {"journal_exposure_s": (1.0, 3.0, 10.0), "mirror_patience_s": (0.2, 0.5, 3.0)}
+"""Settings of mirrored journals alone."""
 WINDOW = "broker.subscriptions.window.WINDOW"
 CONSTANTS: dict[str, tuple[int, ...]] = {
     "broker.log.group_commit.COMMIT_BYTES": (2_000, 30_000),

@@ -34,6 +34,7 @@ KINDS = (
     *("power", "disk errors", "disk full", "slow disk", "restart", "restart"),
     *("double puts", "late watches", "compaction"),
 )
+OF_MIRRORS = ("late change",)
 WORK = ("producer", "streams", "tail", "worker", "seeks", "payloads", "imports", "deletions", "retention")
 """The clients beside the usual ones. What all but the first three have done may be lost with coordination."""
 AIMED = ("kill", "kill", "power", "pause", "cut", "lease", "outlawed", "outlawed")
@@ -68,8 +69,9 @@ MIRRORED = (
     *(("pause", place) for place in ("mirrors.fenced", "mirrors.copied", "mirror.held")),
     *(("cut from coordination", "mirrors.change"), ("outlawed", "mirror.hold"), ("outlawed", "mirrors.change")),
     *(("lost transactions", "mirrors.change"), ("late transactions", "mirrors.change")),
+    *(("late change", "mirrors.change"), ("late change", "mirrors.change"), ("store away", "mirrors.copy")),
 )
-"""Further faults of a mirrored journal."""
+"""Further faults of a mirrored journal. In a late change its owner dies, or goes on."""
 
 
 @dataclass(frozen=True)
@@ -127,21 +129,30 @@ class Plan:
 
 
 def draw(
-    seed: int, length_s: float = 120.0, gap_s: float = 6.0, kinds: Sequence[str] = KINDS, goes_back: bool = False
+    seed: int,
+    length_s: float = 120.0,
+    gap_s: float = 6.0,
+    kinds: Sequence[str] = KINDS,
+    goes_back: bool = False,
+    journal: str = "",
 ) -> Plan:
     """The plan of a seed: a fault each `gap_s`, half of them aimed. In a quarter of the seeds, or in this one,
-    coordination `goes_back`."""
+    coordination `goes_back`; in none with a `journal` that is given as `mirrored`."""
     rng = random.Random(f"plan {seed}")
     goes_back |= rng.random() < 0.25  # acks from around it may be forgotten, so cursors are judged less
+    goes_back &= journal != "mirrored"
     faults = tuple(fault for fault in _faults(rng, length_s, gap_s, goes_back) if fault.kind in kinds)
     is_storm = rng.random() < 0.2  # moves and splits with commits under way, and nothing else
     drawn = knobs.draw(rng)
-    journal = rng.choice(["object", "object" if goes_back else "mirrored", "file"])
+    any_journal = rng.choice(["object", "object" if goes_back else "mirrored", "file"])
+    journal = journal or any_journal
     machines = rng.choice([1, BROKERS])
     if journal == "mirrored":
         machines = BROKERS  # not all memory is lost at once
-        more = _on_mirrors(random.Random(f"mirrors {seed}"), length_s)
-        faults += tuple(fault for fault in more if fault.kind in kinds)
+        of_mirrors = random.Random(f"mirrors {seed}")
+        drawn |= {name: of_mirrors.choice(values) for name, values in knobs.MIRRORS.items()}
+        more = _on_mirrors(of_mirrors, length_s)
+        faults += tuple(fault for fault in more if fault.kind in (*kinds, *(OF_MIRRORS if kinds == KINDS else ())))
     return Plan(
         seed,
         length_s,
@@ -188,8 +199,23 @@ def _faults(rng: random.Random, length_s: float, gap_s: float, goes_back: bool) 
 def _on_mirrors(rng: random.Random, length_s: float) -> Iterator[Fault]:
     at_s = 8.0
     while (at_s := at_s + rng.expovariate(0.1)) < length_s - 10:
-        kind, place = rng.choice(MIRRORED)
-        yield Fault(kind, at_s, _time(rng), -1, rng.random(), place, rng.choice([1, 1, 2, 10]))
+        if rng.random() < 0.5:
+            kind, place = rng.choice(MIRRORED)
+            yield Fault(kind, at_s, _time(rng), -1, rng.random(), place, rng.choice([1, 1, 2, 10]))
+            if kind == "late change":  # since a mirror stands still; it lands behind the look of the recovery
+                looked = rng.choice(["mirrors.closed", "mirrors.fenced"])
+                yield Fault("store away", at_s - 0.5, 4.0)
+                yield Fault("pause", at_s, 4.0, rng.randrange(BROKERS))
+                yield Fault("pause", at_s, rng.uniform(2, 6), -1, 0.0, looked)
+            continue
+        slow, silent, owner = rng.sample(range(BROKERS), BROKERS)
+        for_s = rng.choice([0.4, 0.8])  # within the patience, or beyond
+        if rng.random() < 0.5:
+            yield Fault("store away", at_s - 1, rng.uniform(3, 5), slow)  # all is in memory alone
+        kind, hit = rng.choice([("cut", slow), ("cut", owner), ("kill", slow)])  # one mirror lacks some, or both do
+        yield Fault(kind, at_s, for_s, hit)
+        yield Fault("pause", at_s + for_s + 0.05, rng.uniform(3, 20), silent)  # the other one does not answer
+        yield Fault("kill", at_s + for_s + rng.choice([0, 0.1, 1.7]), _time(rng), owner)
 
 
 def _time(rng: random.Random) -> float:

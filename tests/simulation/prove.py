@@ -75,6 +75,25 @@ RETURNS = (
     "topic-is-answered-before-the-store-has-it",
 )
 """Those of lost coordination, for plans in which it goes back."""
+MIRRORED = (
+    "mirror-takes-what-it-does-not-know-for-empty",
+    "holding-that-left-the-set-is-enough",
+    "call-without-an-answer-is-held",
+    "one-mirror-is-enough",
+    "new-set-counts-while-it-is-in-doubt",
+    "set-changes-before-it-has-all",
+    "recovery-closes-no-set",
+    "fenced-holding-takes-commits",
+    "recovery-puts-no-fence",
+    "copy-is-named-before-it-is-stored",
+    "each-recovery-replays-its-own-copy",
+    "mirrors-let-go-of-slots-under-way",
+    "mirror-drops-what-no-set-names",
+    "commit-that-was-sent-is-refused",
+    "unknown-mirrored-journal-is-empty",
+)
+"""Those of a mirrored journal, rules 1 to 12 in order, for plans that have it."""
+EVERY = tuple(dict.fromkeys((*NAMES, *RETURNS, *MIRRORED)))
 SLIPS = ("NameError", "AttributeError", "TypeError", "UnboundLocalError", "ImportError", "SyntaxError")
 
 
@@ -119,7 +138,7 @@ def main() -> int:
     if sys.argv[1:2] == ["--as"]:
         return run_as(sys.argv[2], sys.argv[3:])
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"which mutants; without: {', '.join((*NAMES, *RETURNS))}")
+    parser.add_argument("names", nargs="*", help=f"which mutants; without: {', '.join(EVERY)}")
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1, help="the first one")
     parser.add_argument("--minutes", type=float, default=2.0)
@@ -127,10 +146,11 @@ def main() -> int:
     parser.add_argument("--plans", type=Path, help="a folder for the shrunk plans")
     chosen = parser.parse_args()
     missed = 0
-    for name in chosen.names or (*NAMES, *RETURNS):
+    for name in chosen.names or EVERY:
         command = [sys.executable, "-m", "tests.simulation.prove", "--as", name, "--first", "--json", "--jobs", "1"]
         command += ["--seeds", str(chosen.seeds), "--seed", str(chosen.seed), "--minutes", str(chosen.minutes)]
         command += ["--cpu-s", str(chosen.cpu_s), *(["--returns"] if name in RETURNS else [])]
+        command += ["--journal", "mirrored"] if name in MIRRORED else []
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         try:
             found = json.loads(done.stdout.splitlines()[-1])

@@ -64,6 +64,7 @@ def main() -> int:
     parser.add_argument("--gap", type=float, default=6.0, help="simulated seconds between two faults")
     parser.add_argument("--faults", default=",".join(dict.fromkeys(KINDS)), help="kinds, with commas between them")
     parser.add_argument("--returns", action="store_true", help="coordination goes back in each")
+    parser.add_argument("--journal", default="", help="this one in each, and none is drawn")
     parser.add_argument("--plan", type=Path, help="a kept plan in place of seeds")
     parser.add_argument("--log", action="store_true", help="the brokers' logs, of one seed")
     parser.add_argument("--no-shrink", action="store_true")
@@ -78,7 +79,7 @@ def main() -> int:
         plans = [Plan.from_json(chosen.plan.read_text())]
     else:
         seeds = range(chosen.seed, chosen.seed + chosen.seeds)
-        plans = [draw(seed, chosen.minutes * 60, chosen.gap, kinds, chosen.returns) for seed in seeds]
+        plans = [draw(seed, chosen.minutes * 60, chosen.gap, kinds, chosen.returns, chosen.journal) for seed in seeds]
     if chosen.log:
         tell(_run(plans[0], True))
         os._exit(0)  # the tasks of the dead would clean up

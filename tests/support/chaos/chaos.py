@@ -63,7 +63,7 @@ class Options:
     store: str = "moto"
     clients: Sequence[str] = ()  # of fleet.OTHERS, beside the usual ones
     etcds: int = 1
-    files: bool = False  # journals are files, on small disks
+    journal: str = "object"  # files are on small disks
     one_life: bool = False  # etcd is slow throughout, and no broker may lose its life for it
 
 
@@ -82,7 +82,7 @@ def run(options: Options, folder: Path, watch: Callable[[float, Nemesis], None] 
             options.lease_s,
             options.store,
             etcds=options.etcds,
-            files=options.files,
+            journal=options.journal,
         ) as cluster,
     ):
         create(cluster.urls[0], segments=2 * options.brokers)

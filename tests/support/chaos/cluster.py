@@ -55,6 +55,11 @@ class Member:
         return re.findall(r"broker (\S+) is ready", self.process.log)[-1]
 
     @property
+    def ids(self) -> list[str]:
+        """All ids that its process has taken since its start."""
+        return re.findall(r"broker (\S+) is ready", self.process.log.rpartition("--- start, ")[2])
+
+    @property
     def links(self) -> Sequence[EtcdLinks | Link | S3Proxy]:
         """All three."""
         return self.etcd, self.store, self.peers
@@ -110,7 +115,7 @@ class Member:
 class Cluster:
     """`count` brokers on a store of `s3_service.SERVERS`; what it starts is gone when it is closed. Logs and data are
     in `folder`. `tree`: the version with which they start, if it is another one. `etcds`: the members of etcd.
-    `files`: journals are files, each broker's on a small disk of its own."""
+    `journal`: a kind of journals; those that are files are on a small disk of each broker."""
 
     def __init__(
         self,
@@ -122,7 +127,7 @@ class Cluster:
         *,
         tree: Path | None = None,
         etcds: int = 1,
-        files: bool = False,
+        journal: str = "object",
     ) -> None:
         self.folder = folder
         self.tree = tree
@@ -135,7 +140,7 @@ class Cluster:
         self._count = count
         self._store = store
         self._etcds = etcds
-        self._files = files
+        self.journal = journal
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -148,7 +153,7 @@ class Cluster:
             self.proxies = ProxyProcess()
             stack.callback(self.proxies.close)
             for n in range(self._count):
-                if self._files:
+                if self.journal == "file":
                     stack.enter_context(tmpfs(self.folder / f"b{n}", DISK_MIB))
                 self.members.append(member := self._member(f"b{n}"))
                 for end in (*(link.stop for link in member.links), member.kill):
@@ -211,6 +216,19 @@ class Cluster:
         """Whether it owns a segment under its last id."""
         return member.id in {record["owner"] for record in self.records().values()}
 
+    def can_spare(self, member: Member) -> bool:
+        """Whether no set of mirrors has its last holding in this member's process, as etcd has it: the owner and all of
+        its mirrors must not be lost together. Of other journals nothing is lost with any broker."""
+        if self.journal != "mirrored":
+            return True
+        living = {id: one for one in self.members if one.process.alive for id in one.ids}
+        for owner, record in self._keys("mirrors/").items():
+            mirrors = {living.get(one["broker"]) for one in record["members"]} - {None}
+            is_needed = mirrors == {member} or (not mirrors and living.get(owner) is member)
+            if record["members"] and is_needed and record["state"] != "decided":
+                return False
+        return True
+
     def supervise(self) -> None:
         """Start again whoever ended by itself, as every supervisor of processes does."""
         for member in self.members:
@@ -264,7 +282,7 @@ class Cluster:
             *("--etcd-prefix", KEYS),
             *("--store", f"s3://{self.s3.bucket}/{PREFIX}", "--s3-endpoints", store.url, "--s3-addressing", "path"),
             *("--advertise-url", peers.url, "--name", name, "--lease-s", str(self.lease_s), *QUIET),
-            *(("--journal", "file") if self._files else ()),
+            *("--journal", self.journal),
         )
         return Member(name, process, etcd, store, peers)
 

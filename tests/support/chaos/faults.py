@@ -42,6 +42,7 @@ from tests.support.chaos.s3_proxy import Action, Rule
 from tests.support.chaos.segment_faults import KINDS, amid_a_change, change
 from tests.support.chaos.store_faults import lost_slot
 from tests.support.chaos.strangers import STRANGERS, few_descriptors, strangers
+from tests.support.history.judged import RETURNS
 
 JOURNALS, ENTRIES, ANY = "/_journals/", r"\.parquet", ""
 
@@ -130,6 +131,8 @@ def _puts(action: Action, probability: float, seconds: float = 0.0) -> Rule:
 
 LIES = ("bad reads", "wrong 404s of entries")
 """The faults in which the store says what is not so: brokers say that it is damaged, and guess nothing."""
+ALL_AT_ONCE = ("kill all", "stop in a take-over", *RETURNS)
+"""The faults that lose the memory of all brokers, or the sets of mirrors: a mirrored journal is unknown behind them."""
 CLOCKS = (
     Fault("clock jump", partial(clock_jump, HOW), (0.5, 1.5)),
     Fault("clock three days ahead", partial(clock_jump, (AHEAD,)), (0.5, 3)),

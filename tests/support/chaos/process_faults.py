@@ -28,10 +28,11 @@ def kill(cluster: Cluster, members: Sequence[Member]) -> Begun:
 
 
 def any_one(cluster: Cluster, rng: Random, wanted: Member | None = None) -> list[Member]:
-    """`wanted`, or any that works."""
-    if wanted and wanted.working:
+    """`wanted`, or any that works and that the cluster can spare."""
+    if wanted and wanted.working and cluster.can_spare(wanted):
         return [wanted]
-    return [rng.choice(cluster.working)] if cluster.working else []
+    able = [member for member in cluster.working if cluster.can_spare(member)]
+    return [rng.choice(able)] if able else []
 
 
 def any_owner(cluster: Cluster, rng: Random) -> list[Member]:
