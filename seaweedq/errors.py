@@ -13,8 +13,8 @@
     │   ├── UploadIncomplete, UploadMismatch, InvalidUpload, UploadExpired, UploadConflict
     │   ├── WriteNotFound, WriteOutOfOrder, TooManyWriters
     │   ├── PayloadTooLarge, TooManyUploads, TooManyTopics, TooManySegments, InvalidImport, RateLimited
-    │   ├── TopicConflict, SchemaIncompatible, SubscriptionConflict, TopicBeingDeleted, SegmentConflict,
-    │   │   SequenceOutOfOrder, NeedsLevel, LevelConflict, RebuildConflict
+    │   ├── TopicConflict, SchemaIncompatible, SchemaMismatch, SubscriptionConflict, TopicBeingDeleted,
+    │   │   SegmentConflict, SequenceOutOfOrder, NeedsLevel, LevelConflict, RebuildConflict
     │   ├── OffsetOutOfRange, BelowRetention, LeaseEnded, LeaseOfAnother, NoDeadLetters
     │   ├── WrongHost, Unauthenticated
     │   └── Forbidden
@@ -311,6 +311,14 @@ class SchemaIncompatible(BadRequest):
     rule)."""
 
     slug, title = "schema-incompatible", "The topic's schema cannot become this one"
+
+
+class SchemaMismatch(BadRequest):
+    """A message has a value in a field that a later version of the topic's schema has dropped, or the schema has no
+    version with the Schema-Id of the request; fields: topic, schema_id (of the newest version), field, `taken` (as for
+    partly-taken)."""
+
+    slug, title = "schema-mismatch", "The messages do not fit the topic's newest schema"
 
 
 class SchemaNotFound(BadRequest):

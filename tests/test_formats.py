@@ -233,7 +233,7 @@ def test_entries_are_read_and_their_metadata_is_written_as_it_was() -> None:
     parquet, found = open_entry(io.BytesIO((FIRST / "entry.parquet").read_bytes()), name)
     assert msgspec.json.encode(found) == metadata
     assert found == msgspec.json.decode(metadata, type=EntryMetadata)
-    assert read_rows(parquet, 0, LAYOUT) == ROWS
+    assert read_rows(parquet, 0, LAYOUT, 0) == ROWS
 
 
 class LaterMetadata(EntryMetadata, frozen=True, kw_only=True):

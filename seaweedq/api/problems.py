@@ -61,6 +61,7 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.RequestTimeout: 408,
     errors.TopicConflict: 409,
     errors.SchemaIncompatible: 409,
+    errors.SchemaMismatch: 409,
     errors.SchemaNotFound: 404,
     errors.SubscriptionConflict: 409,
     errors.SegmentConflict: 409,

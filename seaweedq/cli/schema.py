@@ -66,12 +66,13 @@ def diff(
 
 @app.command(epilog=CHECK)
 def check(topic: Topic, file: File, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Check whether a topic would accept a schema as the next version, without changing anything. The exit code is 1 if
-    the topic would refuse the schema; the error then lists all reasons."""
+    """Check whether a topic would accept a schema as the next version, without changing anything. Warnings name the
+    publishers and the readers of files that the change would affect. The exit code is 1 if the topic would refuse the
+    schema; the error then lists all reasons."""
     with connect(url) as client:
         before = client.schema(topic)
-        found = client.evolve_schema(topic, parsed(file), dry_run=True)
-    _tell(output, topic, before, found["schema"], "would become")
+        found = client.evolve_schema(topic, parsed(file), if_schema_id=before.get("schema-id", 0), dry_run=True)
+    _tell(output, topic, before, found, "would become")
 
 
 @app.command(epilog=EVOLVE)
@@ -85,23 +86,27 @@ def evolve(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Change a topic's schema by adding the given schema as its next version. Allowed changes: new optional fields,
-    another order of fields, wider types, and required fields that become optional."""
+    another order of fields, wider types, required fields that become optional, and, with --if-version, dropped fields
+    (but not the key field). The topic's compatibility may allow fewer changes. Warnings name the publishers and the
+    readers of files that the change affects."""
     with connect(url) as client:
         before = client.schema(topic)
         found = client.evolve_schema(topic, parsed(file), if_schema_id=if_version)
-    _tell(output, topic, before, found["schema"], "is")
+    _tell(output, topic, before, found, "is")
 
 
-def _tell(output: str, topic: str, before: Facts, after: Facts, verb: str) -> None:
-    number = int(after.get("schema-id", 0))
-    found = list(changes(before, after))
+def _tell(output: str, topic: str, before: Facts, answer: Facts, verb: str) -> None:
+    number, warnings = answer["schema_id"], answer["warnings"]
+    found = list(changes(before, answer["schema"]))
     if output == JSON:
-        say_json({"topic": topic, "schema_id": number, "changes": found})
+        say_json({"topic": topic, "schema_id": number, "changes": found, "warnings": warnings})
         return
     say(f"the schema of topic {topic} {verb} version {number}, with {counted(len(found), 'changed field')}")
     for one in found:
         told = f": {one['from'] or 'nothing'} to {one['to']}" if one["to"] else ""
         say(f"  {one['field']}: {one['change']}{told}")
+    for warning in warnings:
+        say(f"warning: {warning}")
 
 
 def parsed(file: Path) -> Any:
@@ -117,8 +122,12 @@ def parsed(file: Path) -> Any:
 
 
 def changes(before: Facts, after: Facts) -> Iterator[dict[str, Any]]:
-    """Yields the changed fields between two versions, in the order of the later version."""
-    known = {one["id"]: one for one in before["fields"]}
+    """Yields the changed fields between two versions: the dropped ones, then the others in the order of the later
+    version."""
+    known, kept = {one["id"]: one for one in before["fields"]}, {one["id"] for one in after["fields"]}
+    for number, one in known.items():
+        if number not in kept:
+            yield {"id": number, "field": one["name"], "change": "dropped", "from": one["type"], "to": None}
     for one in after["fields"]:
         old, told = known.get(one["id"]), {"id": one["id"], "field": one["name"]}
         if old is None:

@@ -24,7 +24,7 @@ from seaweedq.cli.server.backends import OpenStore, open_store
 from seaweedq.cli.server.given_settings import settings_of
 from seaweedq.cli.shared.contexts import credentials_of
 from seaweedq.client.core.attempts import Brokers, parse_urls
-from seaweedq.client.core.calls import call, fetch_request, segments, topic_path
+from seaweedq.client.core.calls import call, fetch_request, segment_map, segments, topic_path
 from seaweedq.client.core.effects import ARROW, Reply, Request, Steps
 from seaweedq.client.core.problems import check
 from seaweedq.client.sync.transport import SyncTransport
@@ -185,6 +185,10 @@ class Broker:
         """Returns the current offset bounds of each segment."""
         return {each["id"]: msgspec.convert(each, Bounds) for each in self._transport.run(segments(self._topic))}
 
+    def schema_id(self) -> int:
+        """Returns the id of the newest version of the topic's schema; 0 without one."""
+        return int(self._transport.run(segment_map(self._topic)).get("schema_id") or 0)
+
     def has_removed(self, segment: int) -> bool:
         """Returns whether retention has removed a segment. Files in its folder were then written late, and will be
         swept."""
@@ -321,10 +325,12 @@ class Audit:
             yield
 
     def _compare(self, verdict: Verdict, rows: pa.Table, broker: Broker) -> None:
-        first = rows["_offset"][0].as_py()
+        first, last = rows["_offset"][0].as_py(), verdict.chain.last
         try:
             for start, end, answer in broker.pages(verdict.chain.segment, first, first + rows.num_rows):
-                problem = disagreement(rows, answer, start, end, time.time_ns() // 1000)
+                lacks = not {*rows.column_names} <= {*answer.column_names}
+                earlier = lacks and last is not None and last.schema_id < broker.schema_id()
+                problem = disagreement(rows, answer, start, end, time.time_ns() // 1000, earlier)
                 if problem:
                     verdict.chain.finding(problem)
                 verdict.answered += answer.num_rows

@@ -246,6 +246,7 @@ class TopicConfig(msgspec.Struct, frozen=True):
     `columns` is the Arrow schema made of `schema`, encoded, so that a broker need not parse `schema` at start.
     `max_payload_bytes` lowers the setting of that name. `ndjson`: lines of NDJSON are values unless a
     request says otherwise; if it is left out they are messages. `limits` bound all users of the topic together.
+    `compatibility` says which changes of the schema a typed topic takes (segments/evolution); left out: `backward`.
     """
 
     format: Literal["json", "bytes", "typed"] = "json"
@@ -259,6 +260,7 @@ class TopicConfig(msgspec.Struct, frozen=True):
     max_payload_bytes: int | None = None
     ndjson: Literal["bare"] | UnsetType = UNSET
     limits: Limits | UnsetType = UNSET
+    compatibility: Literal["forward", "full", "none"] | UnsetType = UNSET
 
     @property
     def schema_id(self) -> int:

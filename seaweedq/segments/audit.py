@@ -232,7 +232,7 @@ class SegmentAudit:
             one, other = (earlier, schema) if before < version else (schema, earlier)  # an owner may lag behind
             if version == before:
                 self.finding(f"has other columns than the entries before it: {schema.names}", name)
-            elif (field := unheld(one, other)) is not None:
+            elif (field := unheld(one, other, dropped=True)) is not None:
                 detail = f"is of version {version} of the schema, and those before it of {before}"
                 self.finding(f"{detail}, but no version holds the field {field!r} of both", name)
         self._schema = schema
@@ -379,9 +379,11 @@ def _listed(seal: Seal) -> str:
     return ", ".join(f"{number} [{low}, {high})" for number, (low, high) in pairs) or "none"
 
 
-def disagreement(rows: pa.Table, answer: pa.Table, first: int, end: int, now_us: int) -> str | None:
-    """Returns how an answer for the offsets [first, end) differs from `rows`, whose dense offsets include them. None:
-    it agrees."""
+def disagreement(
+    rows: pa.Table, answer: pa.Table, first: int, end: int, now_us: int, earlier: bool = False
+) -> str | None:
+    """Returns how an answer for the offsets [first, end) differs from `rows`, whose dense offsets include them; if they
+    are of an `earlier` version of the schema than the answer, fields may have been dropped. None: it agrees."""
     rows = rows.slice(first - rows["_offset"][0].as_py(), end - first)
     offsets = answer["_offset"].to_numpy()
     if problem := misplaced(answer, first, end):
@@ -393,6 +395,8 @@ def disagreement(rows: pa.Table, answer: pa.Table, first: int, end: int, now_us:
     if len(lost):
         return f"offset {first + int(lost[0])} is in the files, but the broker does not return it"
     kept = rows.filter(pa.array(~missing)) if missing.any() else rows
+    if earlier:
+        kept = kept.select([name for name in kept.column_names if name in answer.schema.names])
     return _different(kept, answer)
 
 

@@ -123,7 +123,8 @@ class EntryMetadata(msgspec.Struct, frozen=True):
     `max_timestamp_us` is at least every `_timestamp` up to here; it may be that of a row still in the tail.
     `oldest_upload` is the date (YYYYMMDD) of the oldest upload that a row names, empty if none does. The rows are those
     of the segment's `owner` in its `term` (segments/terms), also where another broker has written them for a recovery;
-    so are all from the offset `since` on. The first entry of a topic has the topic's record, as coordination has it.
+    so are all from the offset `since` on. The first entry of a topic has the topic's record, and a marker that of the
+    version of the schema, as coordination has them.
     """
 
     cluster: str
@@ -146,6 +147,7 @@ class EntryMetadata(msgspec.Struct, frozen=True):
     owner: str = ""
     since: int = 0
     topic_record: dict[str, Any] | UnsetType = UNSET
+    schema_record: dict[str, Any] | UnsetType = UNSET
 
     @property
     def tenure(self) -> Tenure:
@@ -187,6 +189,11 @@ class EntryName(msgspec.Struct, frozen=True, order=True):
         """Returns the name of the marker of a version of a schema, in the folder of the segment MARKERS: the newest one
         comes first, and all come before the entries of segments."""
         return EntryName(LAST_SEQUENCE - schema_id, incarnation)
+
+    @property
+    def schema_id(self) -> int:
+        """The version of the schema whose marker this is."""
+        return LAST_SEQUENCE - self.sequence
 
     @staticmethod
     def from_object(name: str, folder: str = "") -> "EntryName | None":
@@ -318,10 +325,10 @@ def _decoded(stated: bytes, name: str) -> EntryMetadata:
     return _metadata.decode(stated)
 
 
-def read_rows(parquet: pq.ParquetFile, group: int, layout: Layout) -> pa.RecordBatch:
+def read_rows(parquet: pq.ParquetFile, group: int, layout: Layout, schema_id: int) -> pa.RecordBatch:
     """Reads one row group as rows: without `_offset`, and without the optional columns that are all null. They have the
-    columns of the file, whose version may be another one than that of `layout`, the topic's."""
-    layout = layout.of(parquet.schema_arrow)
+    columns of the file, whose version `schema_id` may be another one than that of `layout`, the topic's."""
+    layout = layout.of(parquet.schema_arrow, schema_id)
     table = parquet.read_row_group(group, columns=layout.table.names[1:], use_threads=False)
     batch = table.combine_chunks().to_batches()[0]
     present = [f for f in OPTIONAL_FIELDS if batch.column(f.name).null_count < len(batch)]

@@ -12,7 +12,9 @@ those that Iceberg keeps for itself; docs/reference/files.md lists them. An id i
 
 A typed topic's schema has *versions*, and each batch of rows has the columns of one. Rows stay as they are in memory,
 in journals and in files; they are *raised* to a later version where they are put beside rows of that version, or shown.
-So a version only adds optional columns and widens types (segments/evolution), and no value changes when it is raised.
+So a version adds optional columns, widens types and drops columns (segments/evolution): no value changes when it is
+raised, and those of dropped columns are no longer shown. No name is ever used for another column, so a column that a
+version lacks, of rows of an earlier one, was dropped. Rows that are to be stored with a value there are not raised.
 """
 
 from collections.abc import Sequence
@@ -102,24 +104,39 @@ class Layout:
             schema = self._rows[mask] = pa.schema([TIMESTAMP_FIELD, *optional, *self.values], self.values.metadata)
         return schema
 
-    def of(self, there: pa.Schema) -> "Layout":
-        """Returns the layout of the version whose rows, or whose files, have these columns."""
-        fields = pa.schema([field for field in there if not field.name.startswith("_")], there.metadata)
-        return self if fields.equals(self.values) else Layout(self.format, fields)
+    def of(self, there: pa.Schema, schema_id: int) -> "Layout":
+        """Returns the layout of the version of this id, whose rows, or whose files, have these columns."""
+        fields = [field for field in there if not field.name.startswith("_")]
+        found = pa.schema(fields, {SCHEMA_ID: str(schema_id)} if self.format is Format.TYPED else None)
+        return self if found.equals(self.values) else Layout(self.format, found)
 
     def raised(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns rows of this version or of an earlier one with the columns of this one. Raises NotReady for rows of a
-        later version, which this broker does not know yet."""
+        """Returns rows of this version or of an earlier one with the columns of this one, without those that were
+        dropped. Raises NotReady for rows of a later version, which this broker does not know yet."""
         if self.format is not Format.TYPED:
             return rows
         schema = self.rows(mask_of(rows))
         if rows.schema.equals(schema):  # mostly the same object, so that no field is compared
             return rows
         there = rows.schema
-        if (at := unheld(there, schema)) is not None:
+        if (at := unheld(there, schema, dropped=self._is_earlier(there))) is not None:
             raise NotReady(f"the field {at!r} belongs to a newer version of the topic's schema; try again")
         queue = [rows.column(field.name) for field in schema if field.name.startswith("_")]
         return pa.RecordBatch.from_arrays([*queue, *self.values_of(rows)], schema=schema)
+
+    def dropped_value(self, rows: pa.RecordBatch) -> str | None:
+        """Returns a field that this version has dropped, and that has a value in these rows; None if there is none."""
+        if not self._is_earlier(rows.schema):
+            return None
+        for at, one in enumerate(rows.schema):
+            gone = not one.name.startswith("_") and self.values.get_field_index(one.name) < 0
+            if gone and rows.column(at).null_count < rows.num_rows:
+                return str(one.name)
+        return None
+
+    def _is_earlier(self, there: pa.Schema) -> bool:
+        """Tells whether rows of these columns are of an earlier version."""
+        return SCHEMA_ID in (there.metadata or {}) and schema_id_of(there) < self.schema_id
 
     def values_of(self, rows: pa.RecordBatch) -> list[pa.Array]:
         """Returns the columns `values` of rows that they hold (`unheld`)."""
@@ -158,12 +175,14 @@ class Layout:
         return [offsets(first_offset, count), *found]
 
 
-def unheld(before: pa.Schema, after: pa.Schema) -> str | None:
+def unheld(before: pa.Schema, after: pa.Schema, *, dropped: bool = False) -> str | None:
     """Returns a field of columns which others, those of a later version or of another topic, do not hold; None if they
-    hold all rows."""
+    hold all rows. With `dropped`, a field that the others lack was dropped, and need not be held."""
     own = {one.name: one for one in after}
     for one in before:
         known = own.pop(one.name, None)
+        if known is None and dropped:
+            continue
         if known is None or (one.nullable and not known.nullable):
             return str(one.name)
         if one.type != known.type and not is_wider(known.type, one.type):

@@ -224,9 +224,14 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
 
     def _follow_schema(self, before: TopicFacts) -> None:
         """Goes on with the topic's newest schema, as far as Spark can: the columns of a query are fixed. Raises
-        ClientError if one has a wider type by now, whose values Spark would not take."""
+        ClientError if one was dropped, or has a wider type by now, whose values Spark would not take."""
         facts = TopicFacts.fetch(self._connected(), self.options.topic)
         names = self.schema.names
+        if dropped := sorted({*names} - {*facts.schema.names}):
+            raise ClientError(
+                f"version {facts.schema_id} of the schema of topic {self.options.topic!r} no longer has the fields "
+                f"{dropped}; start the query again, which goes on from its checkpoint without these fields"
+            )
         if wider := [n for n in names if facts.schema.field(n).type != before.schema.field(n).type]:
             raise ClientError(
                 f"version {facts.schema_id} of the schema of topic {self.options.topic!r} has wider "

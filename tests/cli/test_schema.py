@@ -54,10 +54,22 @@ def test_a_schema_is_shown_checked_evolved_and_compared(run: Run, real_client: C
     assert json.loads(run("show", "shown", "--version", "0", "-o", "json")) == real_client.schema("shown", 0)
 
 
+def test_a_field_is_dropped_with_a_warning(run: Run, real_client: Client, tmp_path: Path) -> None:
+    real_client.create_topic("dropped", format="typed", schema={"fields": FIELDS})
+    less = file_of(tmp_path, FIELDS[0])
+    told = run("check", "dropped", less)
+    assert "n: dropped" in told
+    assert "warning: 'n' is dropped: brokers refuse messages" in told
+    changed = json.loads(run("evolve", "dropped", less, "--if-version", "0", "-o", "json"))
+    assert (changed["schema_id"], len(changed["warnings"])) == (1, 2)
+    assert changed["changes"] == [{"id": 2, "field": "n", "change": "dropped", "from": "int", "to": None}]
+
+
 def test_what_a_topic_does_not_take_is_an_error_of_one_line(run: Run, real_client: Client, tmp_path: Path) -> None:
     real_client.create_topic("kept", format="typed", schema={"fields": FIELDS})
-    told = run("check", "kept", file_of(tmp_path, {"name": "n", "type": "string"}), code=1)
-    assert "'city': no field can be dropped; 'n': only int to long" in told
+    told = run("evolve", "kept", file_of(tmp_path, {"name": "n", "type": "string"}), code=1)
+    assert "'city': the schema lacks this field; to drop the field, also send if_schema_id (--if-version)" in told
+    assert "; 'n': only int to long" in told
     assert len(told.splitlines()) == 1
     assert "newest version" in run("evolve", "kept", file_of(tmp_path, *WIDER), "--if-version", "3", code=1)
     assert "has no schema version 7" in run("show", "kept", "--version", "7", code=1)

@@ -99,13 +99,16 @@ def test_a_topic_whose_creation_was_not_answered_is_there(fragile, history, plac
 def test_a_change_of_a_schema_that_was_cut_off_is_ended(fragile, place):
     """Rows of both versions are in the journal alone when the broker dies again."""
     broker, ask = fragile(place)
-    fields = [{"id": 1, "name": "n", "required": False, "type": "int"}]
+    gone = {"id": 2, "name": "gone", "required": False, "type": "int"}
+    fields = [{"id": 1, "name": "n", "required": False, "type": "int"}, gone]
     ask("PUT", json={"format": "typed", "schema": {"type": "struct", "schema-id": 0, "fields": fields}})
-    ask("POST", "/messages", json={"value": {"n": 1}})
+    ask("POST", "/messages", json={"value": {"n": 1, "gone": 1}})
     schema = {"type": "struct", "fields": [{"name": "n", "type": "long"}, {"name": "x", "type": "string"}]}
-    ask.to_death("PATCH", json={"schema": schema})
+    ask.to_death("PATCH", json={"schema": schema, "if_schema_id": 0})
     until(lambda: ask("GET").json()["schema_id"] == 1, what="the version that was decided")
-    assert ask("PATCH", json={"schema": schema, "if_schema_id": 0}).json()["schema_id"] == 1
+    again = ask("PATCH", json={"schema": schema, "if_schema_id": 0}).json()
+    assert (again["schema_id"], len(again["warnings"])) == (1, 2)
+    assert ask("PATCH", json={"schema": {"fields": [*schema["fields"], gone]}}).status_code == 409, "it never returns"
     ask("POST", "/messages", json={"value": {"n": 2**40, "x": "b"}})
     broker.kill()
     broker.start()

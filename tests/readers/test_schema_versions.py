@@ -1,4 +1,4 @@
-"""A topic whose schema has grown, as bare readers of its directory see it, and as our own readers do: each row that
+"""A topic whose schema has changed, as bare readers of its directory see it, and as our own readers do: each row that
 there was, in the newest columns.
 """
 
@@ -20,7 +20,7 @@ from seaweedq.cli.main import app
 from seaweedq.spark import read_topic
 from tests.support.fixtures.services import s3_server
 from tests.support.processes.broker_process import BrokerProcess
-from tests.support.readers.topic_readers import READERS, spark_reader
+from tests.support.readers.topic_readers import QUEUE_COLUMNS, READERS, spark_reader
 
 pytestmark = pytest.mark.process
 
@@ -28,12 +28,13 @@ BEFORE = [
     {"id": 1, "name": "i", "required": True, "type": "int"},
     {"id": 2, "name": "f", "required": False, "type": "float"},
     {"id": 3, "name": "d", "required": False, "type": "decimal(5, 2)"},
+    {"id": 5, "name": "gone", "required": True, "type": "string"},
 ]
 AFTER = [
     {"id": 3, "name": "d", "required": False, "type": "decimal(20, 2)"},
     {"id": 1, "name": "i", "required": False, "type": "long"},
     {"id": 2, "name": "f", "required": False, "type": "double"},
-    {"id": 4, "name": "added", "required": False, "type": "string"},
+    {"id": 6, "name": "added", "required": False, "type": "string"},
 ]
 FIELDS = [
     pa.field("d", pa.decimal128(20, 2)),
@@ -43,7 +44,8 @@ FIELDS = [
 ]
 OLD = {"i": 1, "f": 0.5, "d": Decimal("1.25"), "added": None}
 NEW = {"i": 2**40, "f": 0.1, "d": Decimal("12345678.25"), "added": "x"}
-NAMES = ["i", "f", "d", "added"]
+NAMES = ["d", "i", "f", "added"]
+QUEUE_NAMES = [field.name for field in QUEUE_COLUMNS]
 PLAIN = ["pandas", "pyarrow dataset", "pyarrow read_table"]  # right by their most ordinary calls
 
 
@@ -61,9 +63,9 @@ def grown(client: Client) -> str:
 def grow(client: Client) -> str:
     """Makes such a topic."""
     client.create_topic("grown", format="typed", schema={**schema(BEFORE), "schema-id": 0})
-    client.publish("grown", {"value": {"i": 1, "f": 0.5, "d": "1.25"}})
+    client.publish("grown", {"value": {"i": 1, "f": 0.5, "d": "1.25", "gone": "y"}})
     client.flush("grown")
-    client.publish("grown", {"value": {"i": 1, "f": 0.5, "d": "1.25"}})
+    client.publish("grown", {"value": {"i": 1, "f": 0.5, "d": "1.25", "gone": "y"}})
     assert client.update_topic("grown", schema=schema(AFTER), if_schema_id=0)["schema_id"] == 1
     value = {**NEW, "d": str(NEW["d"])}
     client.publish("grown", {"value": value})
@@ -94,14 +96,18 @@ def test_duckdb_and_polars_see_them_by_the_calls_of_the_documentation(
     table = duckdb.sql(f"SELECT i, f, d, added FROM {read} ORDER BY segment, _offset").to_arrow_table()
     assert table.to_pylist() == [OLD, OLD, NEW]
     casts = pl.ScanCastOptions(integer_cast="upcast", float_cast="upcast")
-    scan = pl.scan_parquet(files, hive_partitioning=True, missing_columns="insert", cast_options=casts)
-    found = scan.sort("segment", "_offset").select(NAMES).collect()
-    assert found.to_dicts() == [OLD, OLD, NEW]
+    more: Any = {"missing_columns": "insert", "extra_columns": "ignore", "cast_options": casts}
+    found = pl.scan_parquet(files, hive_partitioning=True, **more).sort("segment", "_offset").collect()
+    assert found.columns == [*(name for name in QUEUE_NAMES), *NAMES, "segment"]
+    assert found.select(NAMES).to_dicts() == [OLD, OLD, NEW]
+    shown = duckdb.sql(f"SELECT gone FROM {read} ORDER BY segment, _offset").fetchall()
+    assert shown == [("y",), ("y",), (None,)], "as the documentation and the warnings say"
 
 
 def test_our_own_readers_see_them_also_those_in_no_file(grown: str, client: Client) -> None:
     table = client.read_table(grown, live=True).sort_by("_offset")
     assert table.schema.field("i").type == pa.int64()
+    assert table.column_names == [*QUEUE_NAMES, *NAMES, "segment"]
     assert table.select(NAMES).to_pylist() == [OLD, OLD, NEW, NEW]
 
 
@@ -120,9 +126,11 @@ def test_spark_tables_and_the_source_see_them(spark: Any, grown: str, server: Br
         spark.read.format("seaweedq").option("url", server.url).option("topic", grown).load(),
     ]
     for frame in frames:
+        assert "gone" not in frame.columns
         rows = [row.asDict() for row in frame.orderBy("_offset").select(NAMES).collect()]
         assert rows == [OLD, OLD, NEW, NEW]
     frame = read_topic(spark, grown, store=f"file://{server.store}", tail="skip")
+    assert "gone" not in frame.columns
     assert [row.asDict() for row in frame.orderBy("_offset").select(NAMES).collect()] == [OLD, OLD, NEW]
 
 

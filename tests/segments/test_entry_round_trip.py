@@ -103,7 +103,7 @@ def test_rows_come_back_as_they_were(name: str, data: st.DataObject) -> None:
     file_name = segment_folder("t", 7) + str(EntryName(3, first))
     parquet, found = open_entry(io.BytesIO(raw), file_name)
     assert found == stated
-    back = read_rows(parquet, 0, layout)
+    back = read_rows(parquet, 0, layout, layout.schema_id)
     whole = pa.Table.from_batches([layout.complete(batch, at) for at, batch in pieces])
     assert pa.Table.from_batches([layout.complete(back, first)]).equals(whole)
     assert back.schema.equals(layout.rows(mask_of(back)))
@@ -125,7 +125,7 @@ def test_maps_have_the_layouts_child_names_so_that_rows_serialise_alike() -> Non
     )
     raw = encode_entry([(0, batch)], layout, metadata(0, 1))
     parquet, _ = open_entry(pa.BufferReader(raw), str(EntryName(3, 0)))
-    back = read_rows(parquet, 0, layout)
+    back = read_rows(parquet, 0, layout, layout.schema_id)
     assert str(back.schema) == str(batch.schema)
     assert back.serialize().equals(batch.serialize())
 

@@ -31,7 +31,7 @@ def reference(n: int) -> Reference | None:
 def read(data: bytes) -> tuple[pa.RecordBatch, EntryMetadata]:
     parquet, metadata = open_entry(io.BytesIO(data), NAME)
     with parquet:
-        return read_rows(parquet, 0, LAYOUT), metadata
+        return read_rows(parquet, 0, LAYOUT, 0), metadata
 
 
 def footer_of(data: bytes) -> int:

@@ -31,7 +31,7 @@ from seaweedq.errors import ForeignOrigin, RouteNotFound, WrongHost
 METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
 SENT = (
     "Accept, Authorization, Content-Encoding, Content-Type, If-Range, Last-Event-ID, Producer-Id, Producer-Sequence, "
-    "Range, Seaweedq-Client"
+    "Range, Schema-Id, Seaweedq-Client"
 )
 EXPOSED = (
     "Accept-Ranges, Content-Length, Content-Range, ETag, Lease, Location, Next-Offset, RateLimit, RateLimit-Policy, "

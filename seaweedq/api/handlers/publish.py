@@ -4,6 +4,7 @@ A single JSON message is added directly to the messages that wait for its segmen
 columns; large bodies are converted in a thread."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -31,6 +32,8 @@ from seaweedq.errors import (
     InvalidMessages,
     InvalidRequest,
     JournalUnavailable,
+    NotReady,
+    SchemaMismatch,
     Unavailable,
 )
 from seaweedq.rows import bodies
@@ -131,12 +134,19 @@ _PARAMETERS = (
         "description": "number of the request's first message; increases by one per message",
         "schema": {"type": "integer", "minimum": 0, "maximum": MAX_SEQUENCE},
     },
+    {
+        "name": "Schema-Id",
+        "in": "header",
+        "description": "typed topics: version of the schema that the messages have; by default the newest",
+        "schema": {"type": "integer", "minimum": 0},
+    },
 )
 
 
 @dataclass(slots=True)
 class _PublishBody:
-    """The body of a publish, how to decode it, and the topic format that the request expects."""
+    """The body of a publish, how to decode it, and the topic's format, and the version of its schema, that the request
+    expects."""
 
     request: Request
     media: str | None
@@ -144,6 +154,7 @@ class _PublishBody:
     bare: bool | None  # by default the topic's
     key: str | None
     format: str | None
+    schema_id: int | None
 
     async def rows(self, config: TopicConfig, intake: Intake, memory: DecodingMemory) -> pa.RecordBatch:
         """Decodes the messages to rows: immediately if that takes a fraction of a millisecond, otherwise in a
@@ -207,6 +218,7 @@ class Publish:
             *OF_UPLOADS,
             *OF_ROWS,
             InvalidMessages,
+            SchemaMismatch,
             JournalUnavailable,
         ),
         parameters=_PARAMETERS,
@@ -220,6 +232,10 @@ class Publish:
         1,000 invalid messages. If the topic does not exist and `auto_create_topics` is on, the broker creates it with
         the default configuration. With `format`, the broker refuses the request if the topic has another format.
 
+        On a typed topic, `Schema-Id` names the version of the schema that the messages have. If that version does not
+        exist, or a message has a value in a field that was dropped since, the answer is 409 `schema-mismatch`, with
+        `schema_id`, the newest version.
+
         A message may have a `reference` to one of this topic's uploads instead of a value; at most 10,000 per request.
         The broker checks every reference before it stores any message. If the only message of a request has an invalid
         reference, the answer is the upload's own error. In a request with several messages, each message with an
@@ -231,14 +247,15 @@ class Publish:
         ids = "ids" in options and truth(options["ids"], "ids")  # before anything is stored: a refusal stores nothing
         async with self.reader.body(request) as content:
             deadline = self.publisher.deadline()  # for all of it from here on
-            posted = _PublishBody(request, request.header(b"content-type"), content, bare, key, options.get("format"))
+            media, schema_id = request.header(b"content-type"), _schema_id(request)
+            posted = _PublishBody(request, media, content, bare, key, options.get("format"), schema_id)
             topic = self.catalog.get(name)
             if topic is None or topic.record.state == "deleting":
                 topic = await in_time(self._known(request, name, posted), deadline)
             _check_format(topic.layout, posted.format)
             try:
                 found = await self._append_by_newest(request, topic, posted, producer, deadline)
-            except (InvalidMessages, *REFUSALS):
+            except (InvalidMessages, InvalidRequest, *REFUSALS):
                 repeated = await in_time(self._repeated(topic, posted, producer), deadline) if producer else None
                 if repeated is None:
                     raise
@@ -264,7 +281,7 @@ class Publish:
             except TimeUnknown:  # from the decoder, before anything is stored
                 await deadline.retry(self.time.learn, Unavailable, pause_s=AGAIN_S)
             except (InvalidMessages, InvalidRequest):
-                if known.format is not Format.TYPED:
+                if known.format is not Format.TYPED or posted.schema_id is not None:
                     raise
                 if not await in_time(self.schemas.is_later(topic, known), deadline):
                     raise
@@ -272,7 +289,10 @@ class Publish:
     async def _append(
         self, request: Request, topic: Topic, posted: _PublishBody, producer: Producer | None, deadline: Deadline
     ) -> Answer | PublishResult:
-        intake = self._intake(topic.record.config, topic.layout)
+        layout = topic.layout
+        if posted.schema_id is not None:
+            layout = await in_time(self._version(topic, posted.schema_id), deadline)
+        intake = self._intake(topic.record.config, layout)
         single = posted.single(intake)
         if single is not None:
             request.spend("messages", 1)
@@ -290,18 +310,40 @@ class Publish:
                 rows = await in_time(self.payloads.resolve(topic, rows), deadline)
             return await self.publisher.batch(topic, rows, producer, deadline)
 
+    async def _version(self, topic: Topic, schema_id: int) -> Layout:
+        """Returns the layout of the version that a request names. Raises InvalidRequest for a topic without a schema,
+        and SchemaMismatch for a version that does not exist."""
+        if topic.layout.format is not Format.TYPED:
+            raise InvalidRequest(f"topic {topic.name!r} is not typed, so it has no schema", field="Schema-Id")
+        if schema_id > topic.layout.schema_id:
+            await self.schemas.is_later(topic, topic.layout)
+        newest = topic.layout.schema_id
+        if schema_id <= newest:
+            with suppress(NotReady):
+                return await self.catalog.layout(topic, schema_id)
+        detail = f"the schema of topic {topic.name!r} has no version {schema_id}; its newest version is {newest}"
+        raise SchemaMismatch(detail, topic=topic.name, schema_id=newest)
+
     async def _repeated(self, topic: Topic, posted: _PublishBody, producer: Producer) -> PublishResult | None:
         """Returns the offsets of a refused request's messages if an earlier attempt stored them, so that they do not
-        seem lost. What was valid then may be refused now: a timestamp by another broker's clock, or an upload that has
-        expired."""
-        intake = self._intake(topic.record.config, topic.layout)
-        lenient = intake.at(intake.judged_from_us + LENIENT_US)
-        try:
-            rows = await posted.rows(topic.record.config, lenient, self.reader.decoding)
-        except BadRequest:
-            return None
-        with self.reader.made(posted.request, rows.nbytes):
-            return await self.publisher.repeated(topic, rows, producer)
+        seem lost. What was valid then may be refused now: a timestamp by another broker's clock, an upload that has
+        expired, or a field that the newest version of a typed topic's schema has dropped."""
+        layouts = [topic.layout]
+        if posted.schema_id is not None:
+            layouts = [await self._version(topic, posted.schema_id)]
+        elif topic.layout.schema_id:
+            with suppress(NotReady):  # the topic's first version may have any id
+                layouts.append(await self.catalog.layout(topic, topic.layout.schema_id - 1))
+        for layout in layouts:
+            intake = self._intake(topic.record.config, layout)
+            lenient = intake.at(intake.judged_from_us + LENIENT_US)
+            try:
+                rows = await posted.rows(topic.record.config, lenient, self.reader.decoding)
+            except BadRequest:
+                continue
+            with self.reader.made(posted.request, rows.nbytes):
+                return await self.publisher.repeated(topic, rows, producer)
+        return None
 
     async def _known(self, request: Request, name: str, posted: _PublishBody) -> Topic:
         """Returns a topic that this broker does not know yet. Creates the topic if the settings ask for that, and the
@@ -340,6 +382,12 @@ def _check_format(layout: Layout, stated: str | None) -> None:
             field="format",
             value=stated[:20],
         )
+
+
+def _schema_id(request: Request) -> int | None:
+    if b"schema-id" not in request.headers:
+        return None
+    return whole_number(request.header(b"schema-id") or "", "Schema-Id", 0, MAX_SEQUENCE)
 
 
 def _producer(request: Request) -> Producer | None:

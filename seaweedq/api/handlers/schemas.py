@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from fastapi import Response
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from seaweedq.access.rights import Action
 from seaweedq.api.parameters import PathSchema, PathTopic, json_answer
@@ -20,10 +20,12 @@ class SchemasAnswer(Struct):
 
 
 class SchemaAnswer(Struct):
-    """A version of a topic's schema, in Iceberg's JSON format. `schema_id` is the version's id."""
+    """A version of a topic's schema, in Iceberg's JSON format. `schema_id` is the version's id. `warnings`, only in the
+    answer to a dry run: which publishers and readers of files the change would affect."""
 
     schema_id: int
     schema: dict[str, Any]
+    warnings: list[str] | UnsetType = UNSET
 
 
 FIELDS = [

@@ -50,7 +50,7 @@ from seaweedq.errors import (
 )
 from seaweedq.rows.bodies import JSON
 from seaweedq.rows.json_values import check_key_field
-from seaweedq.segments.evolution import with_ids
+from seaweedq.segments.evolution import warnings, with_ids
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import encode_fields, parse_schema
 
@@ -174,6 +174,9 @@ class TopicLimitsRequest(Struct, forbid_unknown_fields=True):
     open_uploads: Count | UnsetType = UNSET
 
 
+Compatibility = Literal["backward", "forward", "full", "none"]
+
+
 class ChangeRequest(Struct, forbid_unknown_fields=True):
     """The topic fields that can be changed."""
 
@@ -183,6 +186,7 @@ class ChangeRequest(Struct, forbid_unknown_fields=True):
     max_payload_bytes: Annotated[int, Meta(ge=1, le=5 * 1024**4)] | UnsetType | None = UNSET
     ndjson: Literal["envelope", "bare"] | UnsetType | None = UNSET
     limits: TopicLimitsRequest | UnsetType = UNSET
+    compatibility: Compatibility | UnsetType | None = UNSET
 
 
 class PatchRequest(ChangeRequest, forbid_unknown_fields=True):
@@ -208,6 +212,8 @@ class TopicRequest(ChangeRequest, forbid_unknown_fields=True):
     - `max_payload_bytes`: the largest payload, if it should be lower than the brokers' setting.
     - `ndjson`: how a line of NDJSON is read: `envelope` (the default) means a message with its `value`; `bare` means
       the value itself.
+    - `compatibility`: which changes of a typed topic's schema are accepted: `backward` (the default), `forward`,
+      `full` or `none`.
     """
 
     format: Literal["json", "bytes", "typed"] | UnsetType = UNSET
@@ -258,6 +264,10 @@ def changed_config(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
             value="bare",
         )
     ndjson: Literal["bare"] | UnsetType = "bare" if wanted.ndjson == "bare" else UNSET
+    if wanted.compatibility and config.format != "typed":
+        detail = f"compatibility needs a typed topic, but the format of this one is {config.format}"
+        raise InvalidRequest(detail, field="compatibility", value=wanted.compatibility)
+    compatibility = wanted.compatibility if wanted.compatibility not in (None, "backward") else UNSET
     return replace(
         config,
         scaling=changed_scaling(config, wanted.scaling) if wanted.scaling else config.scaling,
@@ -266,6 +276,7 @@ def changed_config(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
         max_payload_bytes=config.max_payload_bytes if wanted.max_payload_bytes is UNSET else wanted.max_payload_bytes,
         ndjson=config.ndjson if wanted.ndjson is UNSET else ndjson,
         limits=config.limits if wanted.limits is UNSET else _changed_limits(config, wanted.limits),
+        compatibility=config.compatibility if wanted.compatibility is UNSET else compatibility,
     )
 
 
@@ -284,15 +295,23 @@ def lines_of(config: TopicConfig) -> Literal["envelope", "bare"]:
     return "bare" if config.lines_are_bare else "envelope"
 
 
+def compatibility_of(config: TopicConfig) -> Compatibility | None:
+    """Returns which changes of the schema the topic takes, for answers; None for a topic without a schema."""
+    return config.compatibility or "backward" if config.format == "typed" else None
+
+
 def compare(topic: Topic, wanted: TopicRequest) -> None:
     """Raises TopicConflict if a field in the request differs from the topic's."""
     current = msgspec.to_builtins(topic.record.config)
     current["ndjson"] = lines_of(topic.record.config)
+    current["compatibility"] = compatibility_of(topic.record.config)
     current["retention"] = msgspec.to_builtins(shown_retention(topic.record.config.retention))
     current["limits"] = shown_topic_limits(topic.record.config)
     named = msgspec.to_builtins(wanted)
     if wanted.ndjson is None:
         named["ndjson"] = "envelope"
+    if wanted.compatibility is None:
+        named["compatibility"] = current["compatibility"] and "backward"
     if wanted.scaling:
         current["scaling"] = msgspec.to_builtins(policy_of(topic))
         named["scaling"] = wanted_scaling(topic, wanted.scaling)
@@ -345,6 +364,7 @@ class TopicAnswer(Struct):
     """A topic. `scaling` is the policy in effect, with defaults filled in.
 
     - `schema_id` is the id of the newest version of the schema, or null.
+    - `compatibility` says which changes of the schema are accepted; null for a topic without a schema.
     - `segments` counts segments that receive messages. `hot_segments` counts overloaded segments that are not split
       because most of their load comes from one key.
     - `messages` counts all acknowledged messages.
@@ -353,6 +373,7 @@ class TopicAnswer(Struct):
     - `start_offsets` lists segments from which retention has deleted messages, namely those below the given offset.
     - `newest_file_at` is when the newest file was written, or null if there is none.
     - `store_endpoint` is the URL of an S3-compatible store; null for AWS and local folders.
+    - `warnings`, only after a change of the schema: which publishers and readers of files the change affects.
     """
 
     name: str
@@ -368,6 +389,7 @@ class TopicAnswer(Struct):
     max_payload_bytes: int | None
     ndjson: Literal["envelope", "bare"]
     limits: dict[str, float | None]
+    compatibility: Compatibility | None
     bounds: TopicBounds
     created_at: datetime
     segments: int
@@ -379,6 +401,7 @@ class TopicAnswer(Struct):
     newest_file_at: datetime | None
     path: str
     store_endpoint: str | None
+    warnings: list[str] | UnsetType = UNSET
 
 
 class TopicSummary(Struct):
@@ -417,6 +440,7 @@ _SHOWN = {
     "retention": msgspec.to_builtins(shown_retention(RetentionPolicy())),
     "max_payload_bytes": None,
     "limits": dict.fromkeys(OF_TOPICS),
+    "compatibility": None,
     "bounds": {"max_message_bytes": 1_048_576, "max_payload_bytes": 5 * 1024**4, "max_write_uploads": 100_000},
     "created_at": "2026-01-31T12:00:00Z",
     "segments": 4,
@@ -582,13 +606,14 @@ async def change_topic(
     dry_run: Annotated[bool, _DRY_RUN],
     wanted: Annotated[PatchRequest, body(PatchRequest, {"flush": {"max_age_s": 60}}, free_form=True)],
 ) -> Response:
-    """Changes `flush`, `retention`, `scaling`, `limits`, `max_payload_bytes` or `ndjson`. Only the fields in the
-    request change; null restores a default. All brokers apply the change immediately.
+    """Changes `flush`, `retention`, `scaling`, `limits`, `max_payload_bytes`, `ndjson` or `compatibility`. Only the
+    fields in the request change; null restores a default. All brokers apply the change immediately.
 
     Or, alone, `schema`: a typed topic gets the next version of its schema, and from the answer on, brokers take its
-    rows. New optional fields, another order, wider types (int to long, float to double, a decimal of more precision)
-    and required fields that become optional are accepted. All else gets 409 `schema-incompatible` with all
-    `differences`. A repeat changes nothing.
+    rows. New optional fields, another order, wider types (int to long, float to double, a decimal of more precision),
+    required fields that become optional, and dropped fields (except the key field) are accepted. All else gets 409
+    `schema-incompatible` with all `differences`. `warnings` names the publishers and readers that the change affects.
+    A repeat changes nothing.
 
     With `dry_run`, nothing changes, and the answer shows what the given `retention` would delete now, or the version
     that the given `schema` would make. The request may then contain no other field.
@@ -633,9 +658,14 @@ async def _change_schema(
     expected = None if wanted.if_schema_id is UNSET else wanted.if_schema_id
     if not dry_run:
         await services.schemas.change(topic, wanted.schema, expected)
-        return await _answer(services, topic)
-    schema, _ = await services.schemas.next(topic, wanted.schema, expected) or (topic.record.config.schema or {}, None)
-    return SchemaAnswer(int(schema.get("schema-id", 0)), schema)
+        answer = await _answer(services, topic)
+        answer.warnings = await services.schemas.warnings(topic)
+        return answer
+    found = await services.schemas.next(topic, wanted.schema, expected)
+    if found is None:
+        return SchemaAnswer(topic.layout.schema_id, topic.record.config.schema or {}, [])
+    schema, columns = found
+    return SchemaAnswer(int(schema["schema-id"]), schema, warnings(topic.layout.values, columns))
 
 
 @router.route("DELETE", TOPIC, Action.DELETE, "deleteTopic", "Delete a topic", answers={204: None}, refuses=(404, 409))
@@ -691,6 +721,7 @@ async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) ->
         max_payload_bytes=config.max_payload_bytes,
         ndjson=lines_of(config),
         limits=shown_topic_limits(config),
+        compatibility=compatibility_of(config),
         bounds=TopicBounds(
             settings.max_message_bytes, config.payload_limit(settings.max_payload_bytes), settings.max_write_uploads
         ),

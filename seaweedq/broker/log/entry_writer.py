@@ -164,14 +164,18 @@ class EntryWriter:
         await chain.append(metadata, memoryview(data))
         reach("entry.appended")
 
-    async def put_marker(self, store: ObjectStore, topic: str, incarnation: int, layout: Layout) -> None:
-        """Puts the marker of a version of a topic's schema (broker/topics/schema_versions), unless it is there. One
-        with other columns is replaced. Raises StoreUnavailable."""
+    async def put_marker(
+        self, store: ObjectStore, topic: str, incarnation: int, layout: Layout, record: dict[str, Any]
+    ) -> None:
+        """Puts the marker of a version of a topic's schema (broker/topics/schema_versions), with the `record` of the
+        version as coordination has it, unless it is there. One with other columns is replaced. Raises
+        StoreUnavailable."""
         place = EntryName.of_marker(incarnation, layout.schema_id)
         name = f"{segment_folder(topic, MARKERS)}{place}"
         metadata = EntryMetadata(
             *(self._cluster, topic, MARKERS, 0, 0, place.sequence, incarnation, incarnation, self._broker),
             *(self._ids.nonce(), layout.schema_id, self._clock.now_us(), 0, b""),
+            schema_record=record,
         )
         data = await asyncio.to_thread(encode_entry, [], layout, metadata)
         while not await store.create(name, memoryview(data)):

@@ -177,7 +177,8 @@ class Flusher:
             last = seal if end == segment.end else None
             began_s = self._clock.monotonic_s()
             try:
-                layout = segment.layout.of(head[0].rows.schema) if head else segment.layout
+                first = head[0] if head else None
+                layout = segment.layout.of(first.rows.schema, first.schema_id) if first else segment.layout
                 source = replace(segment.source, layout=layout)
                 await self._entries.append(
                     source, segment.chain, rows, segment.producers, segment.max_timestamp_us, last

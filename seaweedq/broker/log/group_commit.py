@@ -29,7 +29,7 @@ from seaweedq.broker.log.open_segment import BufferedRows, OpenSegment, Waiter
 from seaweedq.checks import reach, require
 from seaweedq.clock import Clock, by_outcome
 from seaweedq.concurrency.futures import fail
-from seaweedq.errors import JournalUnavailable, NotReady, Unavailable
+from seaweedq.errors import JournalUnavailable, NotReady, SchemaMismatch, Unavailable
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
 from seaweedq.segments.layout import Layout, mask_of, schema_id_of
@@ -57,9 +57,21 @@ class EncodedRows:
         payload, schema = rows.serialize(), rows.schema
         return EncodedRows(pa.ipc.read_record_batch(payload, schema), payload, newest_us(rows), schema_id_of(schema))
 
-    def raised(self, layout: Layout) -> "EncodedRows":
-        """Returns the rows in the version of a layout. Raises NotReady for rows of a later one."""
-        return self if self.schema_id == layout.schema_id else EncodedRows.encode(layout.raised(self.rows))
+    def raised(self, layout: Layout, topic: str, keeps: bool = False) -> "EncodedRows":
+        """Returns the rows in the version of a topic's layout. Raises NotReady for rows of a later one, and
+        SchemaMismatch if a field that has a value was dropped; such rows stay as they are if `keeps`."""
+        if self.schema_id == layout.schema_id:
+            return self
+        if (field := layout.dropped_value(self.rows)) is not None:
+            if keeps:
+                return self
+            newest = layout.schema_id
+            detail = (
+                f"a message has a value for the field {field!r}, which version {newest} of the schema of topic "
+                f"{topic!r} no longer has; publish the messages again without this field"
+            )
+            raise SchemaMismatch(detail, topic=topic, schema_id=newest, field=field)
+        return EncodedRows.encode(layout.raised(self.rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,11 +235,12 @@ class Reader:
     async def _load(self, segment: OpenSegment, name: EntryName, key: tuple[str, int, int]) -> Group:
         try:
             number, read = key[2], segment.chain.read
-            file, parquet, _ = await read(segment.chain.entry, name)
+            file, parquet, stated = await read(segment.chain.entry, name)
             metadata = parquet.metadata
             size = metadata.row_group(number).total_byte_size if number < metadata.num_row_groups else 0
             async with self._cache.decoding(size, self._clock):
-                group = await read(load, file, parquet, segment.chain, name, number, segment.layout)
+                of = segment.layout, stated.schema_id
+                group = await read(load, file, parquet, segment.chain, name, number, *of)
                 self._cache.put(key, group)
             if group.first == name.first_offset and group.rows.num_rows:
                 segment.chain.record_arrival(name, time_of(group.rows, 0))
@@ -262,12 +263,20 @@ def _readable(segment: OpenSegment, offset: int | None) -> Iterator[None]:
         raise
 
 
-def load(file: BinaryIO, parquet: pq.ParquetFile, chain: Chain, name: EntryName, number: int, layout: Layout) -> Group:
-    """Decodes one row group of an opened entry, and closes the entry; all row groups but its last have ROW_GROUP_ROWS
-    rows. Blocks: call it in a thread."""
+def load(
+    file: BinaryIO,
+    parquet: pq.ParquetFile,
+    chain: Chain,
+    name: EntryName,
+    number: int,
+    layout: Layout,
+    schema_id: int,
+) -> Group:
+    """Decodes one row group of an opened entry, whose rows have the version `schema_id`, and closes the entry; all row
+    groups but its last have ROW_GROUP_ROWS rows. Blocks: call it in a thread."""
     with file, parquet:
         try:
-            return Group(name.first_offset + number * ROW_GROUP_ROWS, read_rows(parquet, number, layout))
+            return Group(name.first_offset + number * ROW_GROUP_ROWS, read_rows(parquet, number, layout, schema_id))
         except (pa.ArrowException, OSError) as error:
             raise ChainDamaged(
                 f"row group {number} of {chain.folder}{name}: {error}", name=f"{chain.folder}{name}"

@@ -16,7 +16,7 @@ from seaweedq.broker.log.open_segment import InFlight, OpenSegment, Waiter
 from seaweedq.broker.rpc.messages import Outcome
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotOwner, SequenceOutOfOrder, Unavailable
-from seaweedq.segments.producers import OF_PRINCIPAL, OURS, Duplicate, New, OutOfOrder, Sequences
+from seaweedq.segments.producers import OF_PRINCIPAL, OURS, Duplicate, Kind, New, OutOfOrder, Sequences
 
 T = TypeVar("T")
 
@@ -64,10 +64,12 @@ class LocalAppender:
         self, rows: Sequence[tuple[OpenSegment, int, EncodedRows]], sequences: Sequences | None
     ) -> list[PendingAppend]:
         """Judges all rows, each for a part of a segment, and gives the new ones to one commit, in the newest version of
-        the schema that this broker knows. Does not await.
+        the schema that this broker knows. Rows of an import or a write keep their version if that has dropped a value
+        of theirs: some of the work may be done, and a file has the others. Does not await.
 
-        Raises SequenceOutOfOrder, and the error that closed a segment, before anything is given.
+        Raises SequenceOutOfOrder, SchemaMismatch, and the error that closed a segment, before anything is given.
         """
+        keeps = sequences is not None and Kind.from_producer(sequences.producer) in (Kind.IMPORT, Kind.WRITE)
         verdicts = [judge(segment, part, encoded.rows.num_rows, sequences) for segment, part, encoded in rows]
         begun: list[PendingAppend] = []
         appends: list[Append] = []
@@ -78,7 +80,7 @@ class LocalAppender:
                 begun.append(PendingAppend(segment.id, verdict.offset, True))
             else:
                 offset: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-                encoded = encoded.raised(segment.layout)
+                encoded = encoded.raised(segment.layout, segment.topic, keeps)
                 appends.append(Append(segment, encoded, (Waiter(0, encoded.rows.num_rows, offset, part, sequences),)))
                 begun.append(PendingAppend(segment.id, offset, False))
         if appends:

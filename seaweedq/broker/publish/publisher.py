@@ -28,7 +28,7 @@ from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.segment_index import Routing
 from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.deadline import Deadline, Timeouts
-from seaweedq.errors import PartlyTaken, SequenceOutOfOrder, Unavailable
+from seaweedq.errors import PartlyTaken, SchemaMismatch, SequenceOutOfOrder, Unavailable
 from seaweedq.segments.keyrange import KEY_SPACE, hash_key
 from seaweedq.segments.producers import Duplicate, Sequences
 from seaweedq.segments.row_hashes import Hashes, hash_rows
@@ -227,7 +227,7 @@ def _published(count: int, results: Results) -> PublishResult:
         return PublishResult(count, appended, all(one.duplicate for one in appended))
     taken = [{"segment": one.segment, "first_offset": one.first, "count": len(one.indexes)} for one in appended]
     for error in failed:
-        if isinstance(error, SequenceOutOfOrder):
+        if isinstance(error, (SequenceOutOfOrder, SchemaMismatch)):
             error.fields["taken"] = taken
             raise error
     for error in failed:

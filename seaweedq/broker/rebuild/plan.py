@@ -12,18 +12,28 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from seaweedq.broker.rebuild.lineage import Chains, KnownSegments, Lineage, trace
 from seaweedq.coordination import keys
 from seaweedq.coordination.backup import State
 from seaweedq.coordination.interface import Entry
-from seaweedq.coordination.records import Counter, CursorRecord, JournalRecord, SegmentRecord, TopicRecord
+from seaweedq.coordination.records import (
+    Counter,
+    CursorRecord,
+    JournalRecord,
+    SchemaRecord,
+    SegmentRecord,
+    TopicRecord,
+)
 from seaweedq.coordination.versioned import Versioned
+from seaweedq.segments.schema import encode_fields, parse_schema
 from seaweedq.segments.terms import Tenure, Term
 
 T = TypeVar("T", bound=msgspec.Struct)
 Place = tuple[str, int]  # a topic and a segment
+Versions = Mapping[int, Versioned[SchemaRecord]]  # of a topic's schema, by id
 Source = Literal["snapshot", "coordination", "nothing"]
 GAP = 1_000_000
 NOT_TAKEN = (
@@ -165,7 +175,8 @@ class StateView:
 class Found:
     """The findings in the store beside the state: the topics by name that a first entry tells and no active record,
     the chains of each topic, the journals, the open uploads (by the parts of their keys) whose objects exist, the
-    newest round of retention. `folders` are the names of all topics that have a folder, with their highest segment.
+    newest round of retention. `versions` are those of each topic's schema that its record does not know yet, by id, the
+    newest first. `folders` are the names of all topics that have a folder, with their highest segment.
     The chains of those that are `damaged` cannot be read."""
 
     chains: Mapping[str, Chains]
@@ -175,6 +186,7 @@ class Found:
     round: int = 0
     folders: Mapping[str, int] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, Versions] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -221,6 +233,7 @@ def plan(view: StateView, found: Found, now_us: int, without_tokens: str = "") -
     """Returns the plan. The view is that of the state, which this changes; all wanted chains were read."""
     for name, topic in found.topics.items():
         view.put_topic(name, topic)
+    _put_versions(view, found)
     lineages = _trace_all(view, found, now_us)
     assert not any(one.wanted for one in lineages.values()), "the files of a segment could not be read"
     if without_tokens:
@@ -264,6 +277,20 @@ def _trace_all(view: StateView, found: Found, now_us: int) -> dict[str, Lineage]
         for name, topic in topics.items()
         if name not in found.damaged
     }
+
+
+def _put_versions(view: StateView, found: Found) -> None:
+    """Has the newest version of a topic's schema count, and puts the records of all versions."""
+    for name, behind in found.versions.items():
+        topic = view.of(keys.TOPICS)[(name,)].record
+        place, config, newest = (name, topic.incarnation), topic.config, behind[max(behind)].record
+        if (*place, config.schema_id) not in view.of(keys.SCHEMAS):
+            view.put(keys.SCHEMAS, (*place, config.schema_id), SchemaRecord(config.schema or {}, topic.created_us))
+        for number, held in behind.items():
+            view.put(keys.SCHEMAS, (*place, number), held.record)
+        columns = encode_fields(parse_schema(newest.schema))
+        now = replace(topic, config=replace(config, schema=newest.schema, columns=columns), pending=UNSET)
+        view.put(keys.TOPICS, (name,), now)
 
 
 def _put_segments(view: StateView, lineages: Mapping[str, Lineage], found: Found) -> None:

@@ -5,11 +5,16 @@ An open segment costs a listing and the reads of its last entry's footer, one th
 if retention takes a topic's files, its folders are listed, and the first file of each sealed segment: else no seal can
 be missing, all later segments are found by the seals before them, and no file of a sealed one has gone.
 
+The versions of a typed topic's schema behind the one in the topic's record are in markers: rows may have been stored
+by them before a backup had the change, or none is left. A marker may be of a change that was broken off. It can only be
+ended, so it counts as well.
+
 A topic whose creation never reached a backup has its record in the first entry of its first segment. A creation that
 was cut off leaves such an entry as well, and nobody was told of it. So the topic counts only if a frame, a later file
 or a subscription names it, and if the state has given out no id behind its first ones: else it was deleted since.
 """
 
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -19,16 +24,16 @@ import msgspec
 from msgspec import UNSET
 
 from seaweedq.broker.rebuild.lineage import ChainEnd, Chains
-from seaweedq.broker.rebuild.plan import Found, Place, StateView, wanted
+from seaweedq.broker.rebuild.plan import Found, Place, StateView, Versions, wanted
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.concurrency.pools import Pool
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Entry
-from seaweedq.coordination.records import Intent, StartRecord, Successor, TopicRecord
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.records import Intent, SchemaRecord, StartRecord, Successor, TopicRecord
+from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import ChainDamaged
 from seaweedq.segments.chain import Chain
-from seaweedq.segments.entry import EntryMetadata, EntryName, segment_folder, segment_in
+from seaweedq.segments.entry import MARKERS, EntryMetadata, EntryName, open_entry, segment_folder, segment_in
 from seaweedq.segments.producers import IMPORT, ProducerTables
 from seaweedq.storage.interface import LAST, ObjectStore, PayloadStore, by_parts, folders
 
@@ -57,6 +62,9 @@ class StoreReader:
         highest = {name: max(numbers, default=0) for name, numbers in listed.items()}
         found = replace(found, folders=highest, uploads=await self._uploads(view))
         found = await self._find_topics(view, found, {name: listed[name] for name in late})
+        found = await self._find_versions(
+            {**view.topics(), **{n: held.record for n, held in found.topics.items()}}, found
+        )
         chains = {name: Chains(listed.get(name, frozenset())) for name in topics}
         found = replace(found, chains={**found.chains, **chains})
         found = await self._read_shortened(view, found, taken)
@@ -124,6 +132,50 @@ class StoreReader:
                     chains[name] = Chains(listed[name] - (created.keys() - {number}))
                     break
         return replace(found, topics=topics, chains=chains, damaged=damaged)
+
+    async def _find_versions(self, topics: Mapping[str, TopicRecord], found: Found) -> Found:
+        """Adds the versions of schemas that are behind those in the topics' records."""
+        places = [
+            (n, record) for n, record in sorted(topics.items()) if record.config.schema and n not in found.damaged
+        ]
+        versions, damaged = dict(found.versions), dict(found.damaged)
+        for (name, _), behind in zip(places, await gather_bounded(READS, self._versions_of, places), strict=True):
+            if isinstance(behind, str):
+                damaged[name] = behind
+            elif behind:
+                versions[name] = behind
+        return replace(found, versions=versions, damaged=damaged)
+
+    async def _versions_of(self, topic: tuple[str, TopicRecord]) -> Versions | str:
+        """Returns the versions of one topic's schema that its record does not know; why one cannot be read."""
+        name, record = topic
+        folder, after = segment_folder(name, MARKERS), ""
+        behind: dict[int, Versioned[SchemaRecord]] = {}
+        while names := await self._store.list(folder, after, PIECE):
+            for each in names:
+                marker = EntryName.from_object(each, folder)
+                if marker is None or marker.first_offset != record.incarnation:
+                    continue
+                if marker.schema_id <= record.config.schema_id:  # the newest comes first
+                    return behind
+                try:
+                    held = await self._version_at(each)
+                except ChainDamaged as error:
+                    return error.detail
+                if not isinstance(held, Versioned):
+                    return f"the record in {each}: {held.why}"
+                behind[marker.schema_id] = held
+            after = names[-1]
+        return behind
+
+    async def _version_at(self, marker: str) -> Versioned[SchemaRecord] | Unreadable:
+        """Returns the record in a marker. Raises ChainDamaged."""
+        parquet, metadata = open_entry(io.BytesIO(await self._store.read(marker)), marker)
+        parquet.close()
+        if not isinstance(metadata.schema_record, dict):
+            raise ChainDamaged(f"{marker} has no record of a schema", name=marker)
+        key = keys.SCHEMAS.key(metadata.topic, metadata.first_offset, metadata.schema_id)
+        return keys.SCHEMAS.read(Entry(key, msgspec.json.encode(metadata.schema_record), 0))
 
     async def _record_at(self, place: Place) -> Versioned[TopicRecord] | str | None:
         """Returns the topic's record in the first entry of a segment, None if there is none; why it cannot be read."""

@@ -3,9 +3,10 @@
 Order of writes: 1. one transaction writes the record of the version and, for the first change of a topic, that of the
 version before, and names the version as `pending` in the topic's record. It compares that record, so it decides among
 changes at once. 2. The *marker*, made of the record of the version: a file without rows with the columns of the version
-and a name before all others of the topic, so that bare readers of the directory take these columns. It is created if
-absent. 3. The topic's record has the version as its schema: *now it counts*, and brokers take its rows. 4. The
-administrative change. 5. The answer.
+and a name before all others of the topic, so that bare readers of the directory take these columns. It has the record,
+too, by which a rebuild of coordination finds versions that no backup has (broker/rebuild). It is created if absent.
+3. The topic's record has the version as its schema: *now it counts*, and brokers take its rows. 4. The administrative
+change. 5. The answer.
 
 A crash behind 1 or 2 leaves a pending version. It can only be ended: bare readers may know its marker, and no row is of
 it. Whoever asks for the next version ends it first, and so does the leader, 5 s later. Behind 3 a repeat does 4.
@@ -21,6 +22,7 @@ from math import inf
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import msgspec
 import pyarrow as pa
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -36,7 +38,7 @@ from seaweedq.coordination.interface import Compare, Coordination, Put, entries
 from seaweedq.coordination.records import SchemaRecord, TopicConfig, TopicRecord
 from seaweedq.coordination.versioned import Unreadable, Versioned
 from seaweedq.errors import InvalidRequest, SchemaIncompatible, SchemaNotFound, TopicConflict
-from seaweedq.segments.evolution import is_same, next_version, with_ids
+from seaweedq.segments.evolution import Compatibility, History, is_same, next_version, warnings, with_ids
 from seaweedq.segments.layout import Format, Layout, schema_id_of, unheld
 from seaweedq.segments.schema import encode_fields, parse_schema
 from seaweedq.storage.interface import ObjectStore
@@ -121,11 +123,7 @@ class SchemaVersions:
         await self.finish(topic)
         if topic.layout.format is not Format.TYPED:
             return False
-        try:
-            columns = parse_schema(with_ids(stated, topic.layout.values))  # which have the ids of all earlier versions
-        except InvalidRequest:
-            return False
-        if is_same(topic.layout.values, columns):
+        if _is_version(stated, topic.layout.values):
             return True
         unreadable = None
         prefix = keys.SCHEMAS.prefix(topic.name, topic.record.incarnation)
@@ -133,7 +131,7 @@ class SchemaVersions:
             held = keys.SCHEMAS.read(entry)
             if isinstance(held, Unreadable):
                 unreadable = held
-            elif is_same(parse_schema(held.record.schema), columns):
+            elif _is_version(stated, parse_schema(held.record.schema)):
                 return True
         if unreadable:
             raise unreadable.error()
@@ -146,7 +144,10 @@ class SchemaVersions:
         newest = topic.record.config.schema
         if topic.layout.format is not Format.TYPED or newest is None:
             raise InvalidRequest(f"topic {topic.name!r} is not typed, so it has no schema", field="schema")
-        schema, columns = next_version(stated, topic.layout.values)
+        config, history = topic.record.config, await self._history(topic)
+        compatibility = Compatibility(config.compatibility or Compatibility.BACKWARD)
+        drops = expected is not None  # a schema that was made of an earlier version may only lack a field that is new
+        schema, columns = next_version(stated, topic.layout.values, history, compatibility, config.key_field, drops)
         docs = [[field.get("doc") for field in one["fields"]] for one in (schema, newest)]
         if is_same(columns, topic.layout.values) and docs[0] == docs[1]:
             return None
@@ -159,7 +160,15 @@ class SchemaVersions:
             detail = f"the schema of topic {topic.name!r} has {MAX_VERSIONS} versions, which is the limit"
             raise SchemaIncompatible(detail, differences=[])
         await self._check_dead_letters(topic, columns)
+        await self._check_sources(topic, columns)
         return schema, columns
+
+    async def warnings(self, topic: Topic) -> list[str]:
+        """Returns what people should know about the change that has made the newest version."""
+        newest = topic.layout
+        if newest.schema_id == 0 or (record := await self._record(topic, newest.schema_id - 1)) is None:
+            return []
+        return warnings(parse_schema(record.schema), newest.values)
 
     async def change(self, topic: Topic, stated: Any, expected: int | None) -> None:
         """Makes a schema the topic's newest version. A repeat changes nothing. Raises as `next`, and StoreUnavailable:
@@ -184,7 +193,8 @@ class SchemaVersions:
             if record := await self._record(topic, pending):
                 columns = parse_schema(record.schema)
                 layout = Layout.from_format(Format.TYPED, columns)
-                await self._entries.put_marker(self._store, topic.name, topic.record.incarnation, layout)
+                stated = msgspec.json.decode(keys.SCHEMAS.encode(Versioned.new(record)))
+                await self._entries.put_marker(self._store, topic.name, topic.record.incarnation, layout, stated)
                 config = replace(config, schema=record.schema, columns=encode_fields(columns))
                 reach("schema.marked")
             if not await self._settle(topic, held, config):
@@ -222,9 +232,41 @@ class SchemaVersions:
         reach("schema.decided")
         return True
 
+    async def _history(self, topic: Topic) -> History:
+        """Returns the fields of all versions. Raises NeedsNewerBroker for one that cannot be read."""
+        history = History()
+        history.add(topic.record.config.schema or {"fields": ()})
+        prefix = keys.SCHEMAS.prefix(topic.name, topic.record.incarnation)
+        async for entry in entries(self._coordination, prefix, limit=PAGE):
+            if keys.SCHEMAS.parse(entry.key)[2] < topic.layout.schema_id:  # no pending one
+                history.add(keys.SCHEMAS.require(entry).record.schema)
+        return history
+
     async def _record(self, topic: Topic, schema_id: int) -> SchemaRecord | None:
         there = await self._coordination.get(keys.SCHEMAS.key(topic.name, topic.record.incarnation, schema_id))
         return keys.SCHEMAS.require(there).record if there else None
+
+    async def _check_sources(self, topic: Topic, columns: pa.Schema) -> None:
+        """Raises SchemaIncompatible if the topic of dead letters would no longer hold those of some subscription."""
+        if unheld(topic.layout.values, columns) is None:
+            return
+        found = []
+        async for entry in entries(self._coordination, keys.SUBSCRIPTIONS.prefix()):
+            held = keys.SUBSCRIPTIONS.read(entry)
+            if isinstance(held, Unreadable) or held.record.state != "active":
+                continue
+            name, incarnation, subscription = keys.SUBSCRIPTIONS.parse(entry.key)
+            source = self._catalog.get(name) if held.record.dead_letter_topic == topic.name else None
+            if source is None or source.record.incarnation != incarnation:
+                continue
+            if (field := unheld(source.layout.values, columns)) is not None:
+                rule = (
+                    f"this topic gets the dead letters of subscription {subscription!r} of topic {name!r}, which still "
+                    "has the field; drop the field there first"
+                )
+                found.append({"field": field, "id": None, "from": None, "to": None, "rule": rule})
+        if found:
+            raise SchemaIncompatible(f"{found[0]['field']!r}: {found[0]['rule']}", differences=found)
 
     async def _check_dead_letters(self, topic: Topic, columns: pa.Schema) -> None:
         """Raises SchemaIncompatible if the topic of some subscription's dead letters would not hold them."""
@@ -242,3 +284,12 @@ class SchemaVersions:
                 found.append({"field": field, "id": None, "from": None, "to": None, "rule": rule})
         if found:
             raise SchemaIncompatible(f"{found[0]['field']!r}: {found[0]['rule']}", differences=found)
+
+
+def _is_version(stated: Any, columns: pa.Schema) -> bool:
+    """Tells whether a schema, as JSON, has these columns, whatever id it states of itself; one that is no schema has
+    not. A field without an id is the one of its name."""
+    try:
+        return is_same(columns, parse_schema(with_ids(stated, columns)))
+    except InvalidRequest:
+        return False

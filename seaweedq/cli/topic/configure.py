@@ -41,6 +41,10 @@ Ndjson = Annotated[
         "value (bare)."
     ),
 ]
+Compatibility = Annotated[
+    str | None,
+    typer.Option(help="Allowed changes of a typed topic's schema: backward (the default), forward, full or none."),
+]
 TargetMessages = Annotated[
     int | None, typer.Option(help="Split segments that stay above this number of messages per second.")
 ]
@@ -57,6 +61,7 @@ _DEFAULTS: dict[str, tuple[str, ...]] = {
     "retention-max-bytes": ("retention", "max_bytes"),
     "max-payload-bytes": ("max_payload_bytes",),
     "ndjson": ("ndjson",),
+    "compatibility": ("compatibility",),
     "target-messages-per-s": ("scaling", "target_messages_per_s"),
     "target-bytes-per-s": ("scaling", "target_bytes_per_s"),
     "min-segments": ("scaling", "min_segments"),
@@ -90,6 +95,7 @@ def create(
     retention_max_bytes: RetentionMaxBytes = None,
     max_payload_bytes: MaxPayloadBytes = None,
     ndjson: Ndjson = None,
+    compatibility: Compatibility = None,
     target_messages_per_s: TargetMessages = None,
     target_bytes_per_s: TargetBytes = None,
     min_segments: MinSegments = None,
@@ -130,6 +136,7 @@ def change(
     ] = None,
     max_payload_bytes: MaxPayloadBytes = None,
     ndjson: Ndjson = None,
+    compatibility: Compatibility = None,
     target_messages_per_s: TargetMessages = None,
     target_bytes_per_s: TargetBytes = None,
     min_segments: MinSegments = None,
@@ -164,7 +171,7 @@ def change(
     say_done(output, f"this retention would delete {said}, {unread}", **found)
 
 
-CHANGEABLE = ("flush", "retention", "scaling", "limits", "max_payload_bytes", "ndjson")
+CHANGEABLE = ("flush", "retention", "scaling", "limits", "max_payload_bytes", "ndjson", "compatibility")
 EDIT = "Examples: seaweedq topic edit flights · EDITOR='code --wait' seaweedq topic edit flights"
 
 

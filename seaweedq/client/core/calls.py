@@ -30,6 +30,7 @@ Bytes: TypeAlias = int | str
 Start: TypeAlias = str | Mapping[str, Any]
 TopicFormat: TypeAlias = Literal["json", "bytes", "typed"]
 Lines: TypeAlias = Literal["envelope", "bare"]
+Compatibility: TypeAlias = Literal["backward", "forward", "full", "none"]
 
 
 class Scaling(TypedDict, total=False):
@@ -189,11 +190,11 @@ def schema(topic: str, schema_id: int | None) -> Steps[dict[str, Any]]:
 def evolve_schema(
     topic: str, schema: Mapping[str, Any], if_schema_id: int | None, dry_run: bool
 ) -> Steps[dict[str, Any]]:
-    """Makes a schema the topic's next version. Returns its `schema_id` and `schema`."""
+    """Makes a schema the topic's next version. Returns its `schema_id` and `schema`, and `warnings`."""
     body = {"schema": schema, **({} if if_schema_id is None else {"if_schema_id": if_schema_id})}
     path = f"{topic_path(topic)}{'?dry_run=true' if dry_run else ''}"
     found: dict[str, Any] = yield from call("PATCH", path, body)
-    return {"schema_id": found["schema_id"], "schema": found["schema"]}
+    return {name: found[name] for name in ("schema_id", "schema", "warnings")}
 
 
 def segment_map(topic: str) -> Steps[dict[str, Any]]:

@@ -17,6 +17,7 @@ from seaweedq.client.core.attempts import Brokers, OnRetry, Patience, parse_urls
 from seaweedq.client.core.batching import MIB, Limits
 from seaweedq.client.core.calls import (
     Bytes,
+    Compatibility,
     Filter,
     Flush,
     Lines,
@@ -129,6 +130,7 @@ class Client:
         flush: Flush | None = None,
         retention: Retention | None = None,
         limits: Mapping[str, float | None] | None = None,
+        compatibility: Compatibility | None = None,
     ) -> dict[str, Any]:
         """Creates a topic, or checks that an existing topic matches the given fields. Returns the same as `topic`.
 
@@ -145,6 +147,7 @@ class Client:
             flush=flush,
             retention=retention,
             limits=limits,
+            compatibility=compatibility,
         )
         return self._run(calls.call("PUT", calls.topic_path(name), config))
 
@@ -176,7 +179,8 @@ class Client:
         self, name: str, schema: Mapping[str, Any], *, if_schema_id: int | None = None, dry_run: bool = False
     ) -> dict[str, Any]:
         """Changes a typed topic's schema by adding the given schema as its next version. Returns the `schema_id` of the
-        new version, and its `schema` with an id for each field. Nothing changes if you repeat the call, or set
+        new version, its `schema` with an id for each field, and `warnings`, which name the publishers and the readers
+        of files that the change affects. Nothing changes if you repeat the call, or set
         `dry_run`.
 
         Raises SchemaIncompatible (with all `differences`), TopicConflict (if `if_schema_id` is not the newest version),

@@ -249,6 +249,39 @@ async def test_a_version_of_the_schema_that_begins_meanwhile_changes_no_batch(tm
         assert sorted(await read(other)) == ALL
 
 
+async def test_values_of_a_field_that_is_dropped_meanwhile_are_in_files(tmp_path):
+    """The rows that are not there yet keep the version with which the write began: none is half written."""
+    fields = [{"name": "n", "type": "int"}, {"name": "x", "type": "int"}]
+    given = {"import_batch_rows": BATCH, "snapshot_s": 3600}
+    async with in_loop(tmp_path, 2, import_reader=READER, **given) as together:
+        dying, other = together.brokers
+        transport = httpx.ASGITransport(Application(other))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost/v1/topics") as http:
+            made = {"format": "typed", "schema": {"fields": fields}, "initial_segments": 3}
+            assert (await http.put("/t", json=made)).status_code == 201
+            await until(lambda: inside.catalog(dying).get("t"))
+            uploads = []
+            for numbers in cut(ALL):
+                sink = io.BytesIO()
+                pq.write_table(pa.table({name: pa.array(numbers, pa.int32()) for name in "nx"}), sink)
+                uploads.append(await upload(dying, sink.getvalue(), "w/7"))
+            one = Wanted("w", 7, uploads, "parquet", False)
+            await dies(together, dying, "write.batch:3", write(dying, one))
+            changed = await http.patch("/t", json={"schema": {"fields": fields[:1]}, "if_schema_id": 0})
+            assert changed.status_code == 200, changed.text
+            assert (await http.post("/t/messages", json={"messages": [{"value": {"n": -1}}]})).status_code == 200
+            record, _ = await write(other, one)
+            assert (record.state, record.rows_done, record.schema_id) == ("done", len(ALL), 0)
+            assert sorted(await read(other)) == [-1, *ALL]
+            await http.post("/t/flush")
+        assert sorted(await read(other)) == [-1, *ALL]
+        kept = []
+        for name, file in together.store.objects.items():
+            if name.startswith("topics/t/segment=") and "x" in pq.read_schema(io.BytesIO(bytes(file))).names:
+                kept += pq.read_table(io.BytesIO(bytes(file)))["x"].to_pylist()
+        assert sorted(kept) == ALL
+
+
 async def sweep(broker: Broker, together: InLoop, days: int) -> None:
     """Has the leader's sweep go over uploads and lists, so many days later."""
     leading, check = broker.context.election.leader_compare, broker.context.generations.check

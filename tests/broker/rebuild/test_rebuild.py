@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -297,6 +298,61 @@ async def test_a_topic_that_no_backup_has_comes_back(tmp_path: Path, count: int)
         else:
             async with at(world.together, alive) as http:
                 assert (await http.get("/v1/topics/t")).status_code == 404
+
+
+FIELDS = [{"name": "k", "type": "string"}, {"name": "n", "type": "int"}]
+WIDER = [{"name": "k", "type": "string"}, {"name": "n", "type": "long"}, {"name": "x", "type": "int"}]
+
+
+@pytest.mark.parametrize(
+    ("point", "kept"), [("schema.decided", False), ("schema.marked", True), ("schema.counted", True), ("", False)]
+)
+async def test_versions_of_a_schema_that_no_backup_has_come_back(tmp_path: Path, point: str, kept: bool) -> None:
+    """The last change was broken off at that point, or was answered; a backup of before is kept, or none is."""
+
+    def points(place: str) -> None:
+        if place == point:
+            raise RuntimeError("killed here")
+
+    async with returned(tmp_path, 1, journal="object") as world:
+        store, first = world.together.store, world.together.brokers[0]
+        async with at(world.together, first) as http:
+            await http.put("/v1/topics/t", json={"format": "typed", "schema": {"fields": FIELDS}})
+            await http.post("/v1/topics/t/messages", json={"value": {"k": "a", "n": 1}})
+            await world.snapshot()
+            backups = set(await store.list("_coordination/", "", 1000))
+            wider = await http.patch("/v1/topics/t", json={"schema": {"fields": WIDER}})
+            assert wider.json()["schema_id"] == 1, wider.text
+            await http.post("/v1/topics/t/messages", json={"value": {"k": "b", "n": 2**40, "x": 1}})
+            with using(points), suppress(RuntimeError):
+                await http.patch("/v1/topics/t", json={"schema": {"fields": WIDER[:2]}, "if_schema_id": 1})
+            newest = inside.topic(first, "t").layout.schema_id
+            more = {} if newest == 2 else {"x": 2}
+            assert (await http.post("/v1/topics/t/messages", json={"value": {"k": "c", **more}})).status_code == 200
+        waiting = await world.bring_back(CopiedCoordination(), await world.crash_all())
+        for name in await store.list("_coordination/", "", 1000):
+            if not kept or name not in backups:
+                await store.delete(name)
+        report = await world.rebuild(waiting[0])
+        assert report["source"] == ("snapshot" if kept else "nothing")
+        (alive,) = await world.go_on(waiting)
+        last = 1 if point == "schema.decided" else 2
+        async with at(world.together, alive) as http:
+            assert (await http.get("/v1/topics/t/schemas")).json() == {"schema_ids": [*range(last + 1)]}
+            assert (await http.get("/v1/topics/t")).json()["schema_id"] == last
+            answer = await http.get("/v1/topics/t/segments/0/messages?offset=0")
+            assert answer.status_code == 200, answer.text
+            found = [message["value"] for message in answer.json()["messages"]]
+            assert [(one["k"], one["n"]) for one in found] == [("a", 1), ("b", 2**40), ("c", None)]
+            assert [one.get("x") for one in found] == ([None, 1, 2] if last == 1 else [None] * 3)
+            again = [*WIDER[:2], {"name": "x", "type": "string"}]
+            assert (await http.patch("/v1/topics/t", json={"schema": {"fields": again}})).status_code == 409
+            now = WIDER[: 3 if last == 1 else 2]
+            assert (await http.put("/v1/topics/t", json={"schema": {"fields": WIDER}})).status_code == 200
+            changed = await http.patch(
+                "/v1/topics/t", json={"schema": {"fields": [*now, {"name": "z", "type": "int"}]}}
+            )
+            assert changed.json()["schema_id"] == last + 1, changed.text
 
 
 async def test_a_broker_that_serves_rebuilds_nothing(tmp_path: Path) -> None:

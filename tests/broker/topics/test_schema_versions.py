@@ -13,7 +13,7 @@ from msgspec import UNSET
 from seaweedq.broker.topics import Topic, schema_versions
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Delete, Put
-from seaweedq.segments.evolution import next_version
+from seaweedq.segments.evolution import History, next_version
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers import inside
@@ -95,7 +95,8 @@ async def test_a_change_that_no_topic_takes_is_refused_with_all_reasons(tmp_path
         assert refused.status_code == 409
         problem = refused.json()
         assert problem["type"].endswith("schema-incompatible")
-        assert [(one["field"], one["id"]) for one in problem["differences"]] == [("k", 1), ("n", 2), ("n", 2), ("y", 3)]
+        expected = [("k", 1, "string"), ("n", 2, "n"), ("n", 2, "int"), ("y", 3, None)]
+        assert [(one["field"], one["id"], one["from"]) for one in problem["differences"]] == expected
         assert (await http.get("/v1/topics/t")).json()["schema"] == V0
         dry = await http.patch("/v1/topics/t?dry_run=true", json={"schema": V1})
         assert dry.json()["schema_id"] == 1
@@ -131,6 +132,29 @@ async def test_a_topic_is_ensured_with_any_version_of_its_schema(tmp_path: Path)
         assert (await http.put("/v1/topics/t", json={"schema": other})).status_code == 409
         assert (await http.get("/v1/topics/t/schemas/0")).json() == {"schema_id": 0, "schema": V0}
         assert (await http.get("/v1/topics/t/schemas/2")).status_code == 404
+
+
+async def test_a_topic_says_which_changes_it_takes(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 2) as cluster, asking(cluster, 0) as http, asking(cluster, 1) as other:
+        await created(http, compatibility="full")
+        assert (await http.get("/v1/topics/t")).json()["compatibility"] == "full"
+        assert (await http.put("/v1/topics/t", json={"compatibility": "backward"})).status_code == 409
+        refused = await other.patch("/v1/topics/t", json={"schema": V1})
+        assert refused.status_code == 409, refused.text
+        assert [(one["field"], one["id"]) for one in refused.json()["differences"]] == [("n", 2), ("k", 1)]
+        assert (await http.patch("/v1/topics/t", json={"compatibility": None})).json()["compatibility"] == "backward"
+        assert (await other.patch("/v1/topics/t", json={"schema": V1})).json()["schema_id"] == 1
+        assert (await http.patch("/v1/topics/t", json={"compatibility": "forward"})).status_code == 200
+        assert (await http.put("/v1/topics/t", json={"compatibility": "forward"})).status_code == 200
+        refused = await other.patch("/v1/topics/t", json={"schema": V2})
+        assert [(one["field"], one["from"]) for one in refused.json()["differences"]] == [
+            ("n", "int"),
+            ("k", "required"),
+        ]
+        assert (await http.patch("/v1/topics/t", json={"compatibility": "none"})).json()["compatibility"] == "none"
+        assert (await http.patch("/v1/topics/t", json={"schema": V2})).json()["schema_id"] == 2
+        assert (await http.put("/v1/topics/plain", json={"compatibility": "full"})).status_code == 422
+        assert (await http.put("/v1/topics/plain", json={})).json()["compatibility"] is None
 
 
 class Stopped(Exception):
@@ -331,6 +355,141 @@ async def test_a_recovery_brings_rows_of_each_version_into_files_of_their_own(tm
         assert [(one["first_offset"], one["schema_id"]) for one in files] == [(0, 0), (2, 1)]
 
 
+X = {"name": "x", "type": "double"}
+
+
+async def test_a_dropped_field_is_no_longer_shown_and_never_returns(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with in_loop(tmp_path, 1, store) as cluster, asking(cluster, 0) as http:
+        await created(http)
+        assert (await http.patch("/v1/topics/t", json={"schema": V1})).json()["warnings"] == []
+        assert (await send(http, {"k": "a", "n": 1, "x": 0.5})).status_code == 200
+        await http.post("/v1/topics/t/flush")
+        assert (await send(http, {"k": "b", "n": 2, "x": 1.5})).status_code == 200
+        less = {"fields": GROWN[:2]}
+        checked = await http.patch("/v1/topics/t?dry_run=true", json={"schema": less, "if_schema_id": 1})
+        stale = await http.patch("/v1/topics/t", json={"schema": less})
+        assert stale.status_code == 409, "it may be of a program that does not know the field"
+        assert "to drop the field" in stale.json()["detail"]
+        changed = await http.patch("/v1/topics/t", json={"schema": less, "if_schema_id": 1})
+        assert changed.status_code == 200, changed.text
+        again = await http.patch("/v1/topics/t", json={"schema": less, "if_schema_id": 1})
+        assert len(changed.json()["warnings"]) == 2
+        assert all("'x' is dropped" in warning for warning in changed.json()["warnings"])
+        assert checked.json()["warnings"] == again.json()["warnings"] == changed.json()["warnings"]
+        assert "warnings" not in (await http.get("/v1/topics/t")).json()
+        assert (await send(http, {"k": "c", "n": 3, "x": 1.5})).status_code == 422
+        assert (await send(http, {"k": "c", "n": 3})).status_code == 200
+        shown = [{"n": 1, "k": "a"}, {"n": 2, "k": "b"}, {"n": 3, "k": "c"}]
+        assert await values(http) == shown
+        await http.post("/v1/topics/t/flush")
+        assert await values(http) == shown
+        kept = [name for name in store.objects if "segment=0" in name]
+        tables = [pq.read_table(io.BytesIO(bytes(store.objects[name]))) for name in sorted(kept)]
+        assert [table["x"].to_pylist() for table in tables if "x" in table.column_names and len(table)] == [
+            [0.5],
+            [1.5],
+        ]
+        for back, rule in (
+            (X, "had this name"),
+            ({**X, "id": 3}, "cannot return"),
+            ({**X, "name": "X"}, "had this name"),
+        ):
+            refused = await http.patch("/v1/topics/t", json={"schema": {"fields": [*GROWN[:2], back]}})
+            assert refused.status_code == 409, refused.text
+            assert rule in refused.json()["detail"]
+        more = await http.patch("/v1/topics/t", json={"schema": {"fields": [*GROWN[:2], {"name": "z", "type": "int"}]}})
+        assert [one["id"] for one in more.json()["schema"]["fields"]] == [2, 1, 4], "an id is never given out again"
+        refused = await http.patch("/v1/topics/t", json={"schema": {"fields": GROWN[:1]}, "if_schema_id": 3})
+        assert "key field" in refused.json()["detail"]
+        for earlier in (V0, V1, less):  # programs create their topic at each start
+            ensured = await http.put("/v1/topics/t", json={"format": "typed", "schema": earlier})
+            assert ensured.status_code == 200, ensured.text
+
+
+async def test_no_value_of_a_dropped_field_is_lost_on_its_way(tmp_path: Path) -> None:
+    """A broker whose watch lags takes the field, and hands the rows on to one that knows better; or it owns rows."""
+    async with in_loop(tmp_path, 2) as cluster, asking(cluster, 0) as one, asking(cluster, 1) as two:
+        await created(one, initial_segments=4)
+        assert (await one.patch("/v1/topics/t", json={"schema": V1})).status_code == 200
+        behind = inside.topic(cluster.brokers[1], "t")
+        await until(lambda: behind.layout.schema_id == 1)
+        catalog = inside.catalog(cluster.brokers[0])
+        owners = {n: record.owner for n, record in catalog.segments(inside.topic(cluster.brokers[0], "t")).items()}
+        assert len({*owners.values()}) == 2
+        for key in range(20):
+            early = {"messages": [{"value": {"k": f"e{key}", "x": 0.25}}]}
+            producer = {"Producer-Id": f"p{key}", "Producer-Sequence": "0"}
+            sent = (await one.post("/v1/topics/t/messages", json=early, headers=producer)).json()
+            if owners[sent["segments"][0]["segment"]] == cluster.brokers[0].context.broker:
+                break
+        await deaf(cluster.brokers[1])
+        assert (
+            await one.patch("/v1/topics/t", json={"schema": {"fields": GROWN[:2]}, "if_schema_id": 1})
+        ).status_code == 200
+        assert behind.layout.schema_id == 1
+        answers = [await send(two, {"k": f"x{n}", "x": 0.5}) for n in range(20)]
+        refused = [answer.json() for answer in answers if answer.status_code == 409]
+        assert {answer.status_code for answer in answers} == {200, 409}
+        assert {(one["type"].rpartition("/")[2], one["schema_id"], one["field"]) for one in refused} == {
+            ("schema-mismatch", 2, "x")
+        }
+        assert (await send(two, *({"k": f"y{n}", "n": n} for n in range(20)))).status_code == 200, "no value is lost"
+        repeated = await one.post("/v1/topics/t/messages", json=early, headers=producer)
+        assert repeated.json()["duplicate"], repeated.text
+        await inside.catalog(cluster.brokers[1]).refresh("t")
+        found = [value for number in range(4) for value in await values(one, number)]
+        assert len(found) == key + 1 + 20 + 20 - len(refused)
+        assert [value for value in found if value.keys() != {"n", "k"}] == []
+
+
+async def test_a_publish_names_the_version_of_its_messages(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 2) as cluster, asking(cluster, 0) as one, asking(cluster, 1) as two:
+        await created(one, initial_segments=4)
+        assert (await one.patch("/v1/topics/t", json={"schema": V1})).status_code == 200
+        behind = inside.topic(cluster.brokers[1], "t")
+        await until(lambda: behind.layout.schema_id == 1)
+
+        async def pinned(http: httpx.AsyncClient, version: str, topic: str = "t", **value: Any) -> httpx.Response:
+            headers, body = {"Schema-Id": version}, {"messages": [{"value": {"k": f"k{n}", **value}} for n in range(8)]}
+            return await http.post(f"/v1/topics/{topic}/messages", json=body, headers=headers)
+
+        assert (await pinned(one, "0", n=1)).status_code == 200
+        assert (await pinned(two, "0", n=2**40)).status_code == 422, "version 0 has an int"
+        assert (await pinned(two, "1", n=2**40, x=None)).status_code == 200
+        none = await pinned(two, "2", n=1)
+        assert (none.status_code, none.json()["type"].rpartition("/")[2]) == (409, "schema-mismatch")
+        assert none.json()["schema_id"] == 1
+        await deaf(cluster.brokers[1])
+        less = {"fields": GROWN[:2]}
+        assert (await one.patch("/v1/topics/t", json={"schema": less, "if_schema_id": 1})).status_code == 200
+        assert (await pinned(two, "2", n=1)).status_code == 200, "its watch lags"
+        for http in (one, two):
+            assert (await pinned(http, "1", n=1, x=None)).status_code == 200, "no value is lost"
+            refused = await pinned(http, "1", n=1, x=0.5)
+            assert (refused.status_code, refused.json()["schema_id"], refused.json()["field"]) == (409, 2, "x")
+        assert (await pinned(one, "-1", n=1)).status_code == 422
+        await one.put("/v1/topics/plain", json={})
+        assert (await pinned(one, "0", "plain")).status_code == 422
+        found = [value for number in range(4) for value in await values(one, number)]
+        assert sorted(value["n"] for value in found) == sorted([1] * 8 * 4 + [2**40] * 8)
+        assert all(value.keys() == {"n", "k"} for value in found)
+
+
+async def test_a_topic_of_dead_letters_keeps_the_fields_of_its_letters(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 1) as cluster, asking(cluster, 0) as http:
+        await created(http)
+        wanted = {"start": "earliest", "mode": "shared", "max_attempts": 1, "dead_letter_topic": "dead"}
+        assert (await http.put("/v1/topics/t/subscriptions/s", json=wanted)).status_code == 201
+        less = {"fields": V0["fields"][:1]}
+        refused = await http.patch("/v1/topics/dead", json={"schema": less, "if_schema_id": 0})
+        assert refused.status_code == 409, "its letters would wait for ever"
+        assert "'s' of topic 't'" in refused.json()["differences"][0]["rule"]
+        for name in ("t", "dead"):
+            dropped = await http.patch(f"/v1/topics/{name}", json={"schema": less, "if_schema_id": 0})
+            assert dropped.status_code == 200, dropped.text
+
+
 async def test_a_topic_created_anew_has_no_marker_of_the_one_before(tmp_path: Path) -> None:
     store = MemoryStore()
     async with in_loop(tmp_path, 1, store) as cluster, asking(cluster, 0) as http:
@@ -377,9 +536,9 @@ async def test_a_marker_of_a_history_that_was_lost_is_replaced(tmp_path: Path) -
     async with in_loop(tmp_path, 1, store) as cluster, asking(cluster, 0) as http:
         await created(http)
         broker, topic = cluster.brokers[0], inside.topic(cluster.brokers[0], "t")
-        _, columns = next_version(V2, topic.layout.values)
+        _, columns = next_version(V2, topic.layout.values, History())
         lost = Layout.from_format(Format.TYPED, columns)
-        await broker.context.entries.put_marker(store, "t", topic.record.incarnation, lost)
+        await broker.context.entries.put_marker(store, "t", topic.record.incarnation, lost, {})
         (marker,) = [name for name in store.objects if "segment=-1" in name]
         assert (await http.patch("/v1/topics/t", json={"schema": V1})).status_code == 200
         read = pq.read_schema(io.BytesIO(bytes(store.objects[marker])))

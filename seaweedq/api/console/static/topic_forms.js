@@ -71,6 +71,7 @@ const MEMBERS = [
   ["scaling", "max_segments", "Maximum segments", "int"],
   ["scaling", "cool_down_s", "Merge idle segments after (seconds)", "float"],
   ["", "ndjson", "Each NDJSON line is", [["envelope", "envelope: a message with its key and headers"], ["bare", "bare: the value itself"]]],
+  ["", "compatibility", "Accepted changes of the schema", [["backward", "backward"], ["forward", "forward"], ["full", "full"], ["none", "none"]]],
   ["", "max_payload_bytes", "Maximum payload size (bytes)", "int"],
   ["limits", "requests", "Requests per second", "float"],
   ["limits", "messages", "Published messages per second", "float"],
@@ -115,9 +116,11 @@ export function Settings({ topic, onChanged, onDelete }) {
   </form>`;
 }
 
-/** Returns the members of a group that this topic has: lines of a topic of bytes have one meaning. */
+/** Returns the members of a group that this topic has: lines of a topic of bytes have one meaning, and only typed
+ * topics have a schema. */
 function membersOf(group, topic) {
-  return MEMBERS.filter(([of, name]) => of === group && (name !== "ndjson" || topic.format !== "bytes"));
+  const has = (name) => (name === "ndjson" ? topic.format !== "bytes" : name !== "compatibility" || topic.format === "typed");
+  return MEMBERS.filter(([of, name]) => of === group && has(name));
 }
 
 function Member({ of: [group, name, label, kind], topic, edited, edit }) {
