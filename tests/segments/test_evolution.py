@@ -17,6 +17,7 @@ from seaweedq.segments.evolution import RULES, Compatibility, History, is_same, 
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import assemble
 from seaweedq.segments.schema import parse_schema
+from tests.support.segments.schema_changes import A, B, changed
 from tests.support.tiers import examples
 
 TYPES = [
@@ -30,8 +31,6 @@ WIDER = {
     ("decimal(5, 2)", "decimal(38, 2)"),
     ("decimal(9, 2)", "decimal(38, 2)"),
 }
-A = {"id": 1, "name": "a", "required": True, "type": "int"}
-B = {"id": 2, "name": "b", "required": False, "type": "string"}
 GONE = {"id": 11, "name": "gone", "required": True, "type": "int"}
 
 
@@ -169,72 +168,19 @@ def test_all_earlier_versions_count_for_their_readers() -> None:
     assert shown == [("a", "int", "long"), ("a", "required", "optional")]
 
 
-VALUES = {
-    "int": st.integers(-(2**31), 2**31 - 1),
-    "long": st.integers(-(2**63), 2**63 - 1),
-    "float": st.floats(width=32, allow_nan=False),
-    "double": st.floats(allow_nan=False),
-    "string": st.text(max_size=3),
-}
-NEXT = {"int": "long", "float": "double"}
-
-
 @settings(max_examples=examples(60))
 @given(st.data())
 def test_any_sequence_of_changes_shows_each_row_as_it_was(data: st.DataObject) -> None:
-    """The model knows the rows by the ids of their fields. A change may be one that no topic takes: then nothing has
-    changed, and the sequence goes on."""
-    draw = data.draw
-    newest = schema(A, B)
-    known, retired = history(newest), dict[int, str]()
-    parts: list[pa.RecordBatch] = []
-    model: list[dict[int, Any]] = []
-    for _ in range(draw(st.integers(1, 6))):
-        columns = parse_schema(newest)
-        if parts:
-            fields = [dict(field) for field in newest["fields"]]
-            for field in fields:
-                if draw(st.booleans()):
-                    field["type"] = NEXT.get(field["type"], field["type"])
-                    field["required"] = field["required"] and draw(st.booleans())
-                if draw(st.booleans()):
-                    del field["id"]
-            dropped = [one for one in newest["fields"] if one["name"] != "a" and draw(st.integers(0, 3)) == 0]
-            gone = {one["name"] for one in dropped}
-            fields = [one for one in fields if one["name"] not in gone]
-            name = draw(st.sampled_from("bcdefg"))
-            added = {"name": name, "type": draw(st.sampled_from([*VALUES])), "required": False}
-            if name not in [field["name"] for field in fields]:
-                fields.append(added)
-            stated = {"type": "struct", "fields": draw(st.permutations(fields))}
-            had = {one.casefold() for one in retired.values()} | gone
-            if added in fields and name in had:
-                with pytest.raises(SchemaIncompatible):
-                    next_version(stated, columns, known, key_field="a")
-                continue
-            newest, columns = next_version(stated, columns, known, key_field="a")
-            known.add(newest)
-            retired |= {one["id"]: one["name"] for one in dropped}
-            assert not {one["id"] for one in newest["fields"]} & retired.keys(), "no id comes back"
-        layout = Layout.from_format(Format.TYPED, columns)
-        arrays = []
-        for field, column in zip(newest["fields"], columns, strict=True):
-            value = VALUES[field["type"]] if field.get("required") else st.none() | VALUES[field["type"]]
-            arrays.append(pa.array([draw(value)], column.type))
-        rows = assemble(layout, pa.array([0], pa.timestamp("us", "UTC")), None, None, None, arrays)
-        parts.append(rows)
-        model.append({field["id"]: array[0].as_py() for field, array in zip(newest["fields"], arrays, strict=True)})
-    ids = {field["name"]: field["id"] for field in newest["fields"]}
-    layout = Layout.from_format(Format.TYPED, parse_schema(newest))
-    expected = [{name: row.get(number) for name, number in ids.items()} for row in model]
-    shown = [layout.raised(part).select(list(ids)).to_pylist()[0] for part in parts]
-    assert shown == expected
-    for part, row in zip(parts, model, strict=True):
-        lost = {retired[number] for number, value in row.items() if number in retired and value is not None}
-        found = layout.dropped_value(part)
-        assert found in lost if lost else found is None
-    table = layout.gather([(at, layout.raised(part)) for at, part in enumerate(parts)])
-    assert table.select(list(ids)).to_pylist() == expected
+    found = changed(data.draw)
+    layout, names = found.newest, found.newest.values.names
+    raised = [layout.raised(rows) for _, rows in found.rows]
+    assert [one.select(names).to_pylist()[0] for one in raised] == found.expected
+    for (_, rows), row in zip(found.rows, found.model, strict=True):
+        lost = {name for number, name in found.retired.items() if row.get(number) is not None}
+        value = layout.dropped_value(rows)
+        assert value in lost if lost else value is None
+    table = layout.gather([*enumerate(raised)])
+    assert table.select(names).to_pylist() == found.expected
 
 
 def test_rows_of_a_later_version_are_not_shown_by_an_earlier_one() -> None:
