@@ -32,7 +32,10 @@ RULES = {
     "type": "only int to long, float to double, and a decimal to more precision with the same scale are allowed",
     "required": "an optional field cannot become required, because earlier rows may have no value",
     "reader type": "with this compatibility, no type can change, because earlier readers expect the old type",
-    "reader required": "with this compatibility, a required field must stay so, because earlier readers expect a value",
+    "reader required": (
+        "with this compatibility, no required field can become optional or be dropped, because earlier readers expect "
+        "a value"
+    ),
 }
 _LIMIT = 10  # of differences in an error's text
 
