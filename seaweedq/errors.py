@@ -14,7 +14,7 @@
     │   ├── WriteNotFound, WriteOutOfOrder, TooManyWriters
     │   ├── PayloadTooLarge, TooManyUploads, TooManyTopics, TooManySegments, InvalidImport, RateLimited
     │   ├── TopicConflict, SchemaIncompatible, SchemaMismatch, SubscriptionConflict, TopicBeingDeleted,
-    │   │   SegmentConflict, SequenceOutOfOrder, NeedsLevel, LevelConflict, RebuildConflict
+    │   │   SegmentConflict, SequenceOutOfOrder, NeedsLevel, LevelConflict, JournalConflict, RebuildConflict
     │   ├── OffsetOutOfRange, BelowRetention, LeaseEnded, LeaseOfAnother, NoDeadLetters
     │   ├── WrongHost, Unauthenticated
     │   └── Forbidden
@@ -364,6 +364,13 @@ class LevelConflict(BadRequest):
     it)."""
 
     slug, title = "level-conflict", "The cluster's level cannot change to this"
+
+
+class JournalConflict(BadRequest):
+    """The loss of this journal cannot be accepted: its broker is running, nothing of it is lost, or it is not mirrored;
+    fields: broker."""
+
+    slug, title = "journal-conflict", "The journal's loss cannot be accepted"
 
 
 class RebuildConflict(BadRequest):

@@ -69,6 +69,7 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.SequenceOutOfOrder: 409,
     errors.NeedsLevel: 409,
     errors.NoDeadLetters: 409,
+    errors.JournalConflict: 409,
     errors.LevelConflict: 409,
     errors.RebuildConflict: 409,
     errors.WriteOutOfOrder: 409,

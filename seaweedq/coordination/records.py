@@ -145,7 +145,8 @@ class JournalRecord(msgspec.Struct, frozen=True):
     replayed; only the journal's content is still to be removed. The broker reads the levels from `lowest` to `highest`.
     `needs_newer`: no broker that lives reads the journal, as far as the leader knows. `left`: the
     broker is dead, and all of its journal has been replayed but what it holds of these topics, since a record of theirs
-    could not be read. `unknown`: the broker is dead, and nobody reaches its journal.
+    could not be read. `unknown`: the broker is dead, and nobody reaches its journal. `loss_accepted_us`: from that time
+    on a recovery may do with what is left of it, once its segments are to be sealed.
     """
 
     kind: str
@@ -157,6 +158,7 @@ class JournalRecord(msgspec.Struct, frozen=True):
     needs_newer: bool = False
     left: tuple[str, ...] | None = None
     unknown: UnknownJournal | None = None
+    loss_accepted_us: int = 0
 
 
 class MirrorMember(msgspec.Struct, frozen=True):
@@ -170,7 +172,8 @@ class MirrorsRecord(msgspec.Struct, frozen=True):
     """The mirror set of a journal. Its broker changes an `open` one, the changes counted by `change`.
 
     `closed`: a recovery has begun, the set stays as it is. `decided`: the end of the journal is `slots` slots in the
-    store below the name `copy`; an empty name stands for none.
+    store below the name `copy`; an empty name stands for none. `is_lossy`: no holding of the set was left for it. The
+    store lacks the commits of the last `exposure_s` seconds at most, if it was there; None: no bound is known.
     """
 
     state: Literal["open", "closed", "decided"]
@@ -178,6 +181,8 @@ class MirrorsRecord(msgspec.Struct, frozen=True):
     change: int = 0
     copy: str = ""
     slots: int = 0
+    is_lossy: bool = False
+    exposure_s: float | None = None
 
 
 class ReportedJournal(msgspec.Struct, frozen=True):

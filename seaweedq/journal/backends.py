@@ -272,7 +272,8 @@ class MirroredJournals:
         return replace(self._objects.describe(broker), kind=MIRRORED)
 
     def first_keys(self, broker: str) -> Sequence[Put]:
-        return (Put(keys.MIRRORS.key(broker), keys.MIRRORS.encode(Versioned.new(MirrorsRecord("open")))),)
+        record = MirrorsRecord("open", exposure_s=self._rules.exposure_s)
+        return (Put(keys.MIRRORS.key(broker), keys.MIRRORS.encode(Versioned.new(record))),)
 
     def create(self, broker: str) -> MirroredJournal:
         of = self._objects
@@ -283,7 +284,8 @@ class MirroredJournals:
 
     def open_dead(self, broker: str, record: JournalRecord) -> DeadMirroredJournal:
         of = self._objects
-        return DeadMirroredJournal(of.store, of.headers(broker), self._mirrors, of.ids, record.recovered)
+        is_given_up = record.loss_accepted_us > 0
+        return DeadMirroredJournal(of.store, of.headers(broker), self._mirrors, of.ids, record.recovered, is_given_up)
 
     async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
         return 0

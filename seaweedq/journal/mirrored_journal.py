@@ -457,7 +457,7 @@ class MirroredJournal:
         """Asks for a change until its outcome is known. Raises Fenced."""
         self._changes += 1
         members = tuple(MirrorMember(one.broker, one.holding) for one in target)
-        wanted = Versioned.new(MirrorsRecord("open", members, self._changes))
+        wanted = Versioned.new(MirrorsRecord("open", members, self._changes, exposure_s=self._rules.exposure_s))
         while not await self._try_change(wanted):
             await self._sleep(CHANGE_AGAIN_S)
         before, self._members, self._asked = self._members, target, None

@@ -17,6 +17,11 @@ does not answer, the journal is unknown and its segments wait (JournalUnreachabl
 The slots do not move between two recoveries, so both begin their copies at the same commit. A commit of the holding
 that is below the first one behind the slots is in them, or was released: chains have it.
 
+If the loss of the journal was accepted (`is_given_up`), any holding will do in step 3, and if none is left, the slots
+alone. Step 5 then says that the decision `is_lossy`. A recovery that does not know yet that the loss was accepted takes
+such a journal for unreachable: it must not give the segments away before they are to be sealed
+(broker/cluster/accepted_loss).
+
 A journal that is done (`done` in its folder) is empty, whatever its set says: coordination may be of an earlier day.
 """
 
@@ -28,7 +33,7 @@ from seaweedq.checks import reach
 from seaweedq.clock import Ids
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
-from seaweedq.coordination.records import MirrorsRecord
+from seaweedq.coordination.records import MirrorMember, MirrorsRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import JournalDamaged, Unavailable, UnreadableBody
 from seaweedq.journal.holdings import HeldCall, commits_of
@@ -55,11 +60,19 @@ logger = logging.getLogger(__name__)
 
 
 class DeadMirroredJournal:
-    """The journal of a dead broker. Of one that `is_recovered`, by what its key says, anything may be missing."""
+    """The journal of a dead broker. Of one that `is_recovered`, by what its key says, anything may be missing. Of one
+    that `is_given_up`, what is left counts as all."""
 
     def __init__(
-        self, store: ObjectStore, headers: SlotHeaders, mirrors: Mirrors, ids: Ids, is_recovered: bool
+        self,
+        store: ObjectStore,
+        headers: SlotHeaders,
+        mirrors: Mirrors,
+        ids: Ids,
+        is_recovered: bool,
+        is_given_up: bool = False,
     ) -> None:
+        self._is_given_up = is_given_up
         self._store, self._headers, self._mirrors, self._ids = store, headers, mirrors, ids
         self._broker = headers.broker
         self._is_recovered = is_recovered
@@ -79,6 +92,8 @@ class DeadMirroredJournal:
         await self._slots.fence()
         if set_of.record.state != "decided":
             set_of = await self._decide(set_of)
+        if set_of.record.is_lossy and not self._is_given_up:
+            raise JournalUnreachable("its loss was accepted, and the leader goes on without the rest")
         if set_of.record.copy:
             self._copy, self._copied = f"{self._broker}{COPY}{set_of.record.copy}", range(set_of.record.slots)
 
@@ -111,26 +126,29 @@ class DeadMirroredJournal:
         while True:
             there = await self._mirrors.coordination.get(key)
             if there is None:
-                raise JournalUnreachable(
-                    "the mirrors of the journal are unknown, because coordination has lost the key that names them"
-                )
+                if not self._is_given_up:
+                    raise JournalUnreachable(
+                        "the mirrors of the journal are unknown, because coordination has lost the key that names them"
+                    )
+                lost = Versioned.new(MirrorsRecord("closed", (MirrorMember("", ""),)))  # an empty set lacks nothing
+                if revision := await self._mirrors.coordination.commit([Compare(key, 0)], [_put(key, lost)]):
+                    return lost.stored(revision)
+                continue
             held = keys.MIRRORS.require(there)
             if held.record.state != "open":
                 return held
             closed = held.replace(state="closed")
-            put = Put(key, keys.MIRRORS.encode(closed))
-            if revision := await self._mirrors.coordination.commit([Compare(key, held.revision)], [put]):
+            if revision := await self._mirrors.coordination.commit([Compare(key, held.revision)], [_put(key, closed)]):
                 return closed.stored(revision)
 
     async def _decide(self, closed: Versioned[MirrorsRecord]) -> Versioned[MirrorsRecord]:
         """Copies what one holding has behind the slots, and has the key name the copy, unless it names another one.
         Raises JournalUnreachable, and as `fence`."""
-        nonce, slots = await self._copy_one(closed.record)
+        nonce, slots, is_lossy = await self._copy_one(closed.record)
         reach("mirrors.copied")
         key = keys.MIRRORS.key(self._broker)
-        decided = closed.replace(state="decided", copy=nonce if slots else "", slots=slots)
-        put = Put(key, keys.MIRRORS.encode(decided))
-        if revision := await self._mirrors.coordination.commit([Compare(key, closed.revision)], [put]):
+        decided = closed.replace(state="decided", copy=nonce if slots else "", slots=slots, is_lossy=is_lossy)
+        if revision := await self._mirrors.coordination.commit([Compare(key, closed.revision)], [_put(key, decided)]):
             reach("mirrors.decided")
             return decided.stored(revision)
         there = await self._mirrors.coordination.get(key)
@@ -142,24 +160,24 @@ class DeadMirroredJournal:
             )
         return keys.MIRRORS.require(there)
 
-    async def _copy_one(self, record: MirrorsRecord) -> tuple[str, int]:
-        """Returns the nonce of the copy, and how many slots it has."""
+    async def _copy_one(self, record: MirrorsRecord) -> tuple[str, int, bool]:
+        """Returns the nonce of the copy, how many slots it has, and whether commits may be missing."""
         members = {one.holding for one in record.members}
         found, silent = await self._mirrors.fence(self._broker)
         reach("mirrors.fenced")
-        while (chosen := chosen_holding(members, [one.fenced for one in found])) is not None:
+        while (chosen := chosen_holding(members, [one.fenced for one in found], self._is_given_up)) is not None:
             at = next(one for one in found if one.fenced == chosen)
             try:
-                return await self._copy_from(at)
+                return *await self._copy_from(at), bool(members) and chosen.holding not in members
             except LookupError as error:
                 logger.warning("journal copy %s at broker %s cannot be read: %s", chosen.holding, at.broker, error)
                 silent.append(at.broker)
                 found.remove(at)
-        if members:
+        if members and not self._is_given_up:
             mirrors = [one.broker for one in record.members]
             asked = f"; {', '.join(silent)} did not answer" if silent else ", and no running broker has its commits"
             raise JournalUnreachable(f"its mirrors ({', '.join(mirrors)}) are gone{asked}", silent, mirrors)
-        return "", 0
+        return "", 0, bool(members)
 
     async def _copy_from(self, at: FoundHolding) -> tuple[str, int]:
         """Copies a holding. Raises LookupError if it cannot be read any more, StoreUnavailable."""
@@ -195,6 +213,10 @@ class DeadMirroredJournal:
         if not numbers:
             return 0
         return (await read_header(self._store, self._broker, numbers[-1])).commit + 1
+
+
+def _put(key: str, record: Versioned[MirrorsRecord]) -> Put:
+    return Put(key, keys.MIRRORS.encode(record))
 
 
 async def _copied_names(store: ObjectStore, broker: str) -> list[str]:

@@ -105,9 +105,12 @@ class FencedHolding(NamedTuple):
     end: int
 
 
-def chosen_holding(members: Collection[str], found: Iterable[FencedHolding]) -> FencedHolding | None:
+def chosen_holding(
+    members: Collection[str], found: Iterable[FencedHolding], is_given_up: bool = False
+) -> FencedHolding | None:
     """Returns the holding from which a recovery takes the journal's end: any of the set will do, and the longest one
     has most of what was never acknowledged. None: no holding of the set is left. Of an empty set any holding may be
-    taken, and none has to be."""
-    able = [one for one in found if not members or one.holding in members]
+    taken, and none has to be; so it is for a journal that `is_given_up`, if none of the set is left."""
+    there = list(found)
+    able = [one for one in there if not members or one.holding in members] or (there if is_given_up else [])
     return max(able, key=lambda one: (one.end, one.holding), default=None)

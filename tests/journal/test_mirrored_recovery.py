@@ -3,14 +3,16 @@
 import asyncio
 import json
 
+import msgspec
 import pytest
 
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Put
-from seaweedq.coordination.records import MirrorsRecord
+from seaweedq.coordination.interface import Compare, Delete, Put
+from seaweedq.coordination.records import MirrorMember, MirrorsRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Fenced, StoreUnavailable
 from seaweedq.journal.interface import FoundHolding, JournalUnreachable
+from seaweedq.journal.mirrored_journal import MirrorRules
 from seaweedq.journal.mirroring import Span
 from seaweedq.journal.object_format import list_slots
 from tests.support.journal.claims import unbounded
@@ -56,6 +58,57 @@ async def test_a_mirror_that_began_again_has_nothing_to_say() -> None:
     world.mirrors.add("m1", "m2")
     with pytest.raises(JournalUnreachable):
         await world.recovered()
+
+
+async def test_a_lossy_copy_is_not_taken_for_the_whole() -> None:
+    """Another recovery may not know yet that the loss was accepted."""
+    world = Mirrored()
+    await filled(world, "m1", "m2")
+    world.mirrors.add("m1", "m2")
+    assert await world.recovered(is_given_up=True) == []
+    record = await world.set_of()
+    assert record is not None
+    assert (record.state, record.is_lossy) == ("decided", True)
+    with pytest.raises(JournalUnreachable, match="its loss was accepted"):
+        await world.recovered()
+    assert await world.recovered(is_given_up=True) == []
+
+
+async def test_of_a_journal_that_is_given_up_any_holding_counts() -> None:
+    """One that no set names any more has what was not stored when it left."""
+    world = Mirrored()
+    journal = await world.begin("m1", "m2")
+    await journal.append(acks(b"0"))
+    await journal.close()
+    record = await world.set_of()
+    assert record is not None
+    left = msgspec.structs.replace(record, members=(MirrorMember("m3", "gone"),))
+    await world.mirrors.coordination.commit([], [Put(KEY, keys.MIRRORS.encode(Versioned.new(left)))])
+    with pytest.raises(JournalUnreachable):
+        await world.recovered()
+    assert await world.recovered(is_given_up=True) == [b"0"]
+
+
+async def test_a_mirror_that_came_back_makes_a_copy_whole() -> None:
+    world = Mirrored()
+    await filled(world, "m1", "m2")
+    assert await world.recovered(is_given_up=True) == [b"0", b"1", b"2"]
+    assert await world.recovered() == [b"0", b"1", b"2"], "nothing is lost of it"
+
+
+async def test_slots_are_left_of_a_journal_whose_set_coordination_has_lost() -> None:
+    world = Mirrored(MirrorRules(count=0, least=0, exposure_s=None))
+    journal = await world.begin()
+    await journal.append(acks(b"0"))
+    await journal.close()
+    await world.mirrors.coordination.commit([], [Delete(KEY)])
+    with pytest.raises(JournalUnreachable, match="coordination has lost"):
+        await world.recovered()
+    assert await world.recovered(is_given_up=True) == [b"0"]
+    dead = world.dead(is_given_up=True)
+    await dead.fence()
+    await dead.remove()
+    assert await world.set_of() is None
 
 
 @pytest.mark.parametrize("at_once", [False, True])

@@ -10,6 +10,7 @@ from tests.support.tiers import later
 
 LIMIT = 1_500_000
 USUAL = Bounds()
+LOST = Bounds(mirrors=1, start=1, changes=0, accepts=True)
 FOUND_IN = {
     "behind the one before": Bounds(commits=2, crashes=0, changes=0),
     "let go of written files": Bounds(crashes=0, changes=0, flushes=True),
@@ -19,6 +20,10 @@ FOUND_IN = {
     "let go of acknowledged slots": Bounds(crashes=0, changes=0),
     "unknown, never empty": Bounds(mirrors=1, start=1, changes=0),
     "drop when told": Bounds(mirrors=3, changes=1),
+    "a lossy copy says so": LOST._replace(recoverers=2),
+    "end before it is given": LOST,
+    "lower the cursor": LOST,
+    "a new epoch": LOST,
 }
 
 
@@ -43,6 +48,10 @@ def search(bounds: Bounds) -> Explored:
         later(Bounds(mirrors=1, start=1, commits=2, changes=1)),
         later(Bounds(mirrors=1, start=1, changes=1, recoverers=2)),
         later(Bounds(commits=2, crashes=0, changes=0, flushes=True)),
+        LOST,
+        later(LOST._replace(commits=2, flushes=True)),
+        later(LOST._replace(recoverers=2, crashes=2)),
+        later(LOST._replace(changes=1)),
     ],
     ids=[
         "two mirrors, a crash",
@@ -53,6 +62,10 @@ def search(bounds: Bounds) -> Explored:
         "one mirror, two commits, a change",
         "two recoveries, a change, a crash",
         "two mirrors, two commits, files",
+        "a loss",
+        "a loss, two commits, files",
+        "a loss, two recoveries, two crashes",
+        "a loss, a change",
     ],
 )
 def test_the_design_holds(bounds: Bounds) -> None:

@@ -18,7 +18,7 @@ from seaweedq.broker.rpc import BrokerStatus
 from seaweedq.broker.topics import find_orphaned_topics
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination.records import BrokerRecord
-from seaweedq.errors import LevelConflict, Unavailable
+from seaweedq.errors import JournalConflict, LevelConflict, Unavailable
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STATUS_S = 2.0
@@ -220,7 +220,7 @@ async def _status(services: ClusterServices, id: str, url: str) -> BrokerStatus 
         return None
 
 
-MAX_LEVEL = 1_000_000
+MAX_LEVEL, MAX_NAME = 1_000_000, 256
 
 
 class LevelRequest(Struct, forbid_unknown_fields=True):
@@ -256,6 +256,45 @@ async def raise_level(
     requested level."""
     to = None if wanted.level is UNSET else wanted.level
     return json_answer(LevelAnswer((await services.broker.leadership.upgrade.upgrade(to)).level))
+
+
+class LossRequest(Struct, forbid_unknown_fields=True):
+    """The dead broker whose journal you give up."""
+
+    broker: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
+
+
+class LossAnswer(Struct):
+    """`mirrors` are the brokers that had the journal's newest messages in memory. `missing_s` is how many seconds of
+    messages may be missing at most, if the store was available; null if that is not known."""
+
+    broker: str
+    mirrors: tuple[str, ...]
+    missing_s: float | None
+
+
+@router.route(
+    "POST",
+    "/v1/cluster/accept-loss",
+    Action.CLUSTER,
+    "acceptLoss",
+    "Give up what is lost of a dead broker's journal",
+    answers={200: LossAnswer},
+    refuses=(*OF_BODIES, JournalConflict),
+    shows={"broker": "broker.1f2e", "mirrors": ["broker.77ab", "broker.90cd"], "missing_s": 10.0},
+)
+async def accept_loss(
+    services: ClusterDep, wanted: Annotated[LossRequest, body(LossRequest, {"broker": "broker.1f2e"})]
+) -> Response:
+    """Accepts that messages are lost which only a dead broker and its mirrors had, and answers once that is recorded.
+    The decision is irreversible.
+
+    The leader then recovers what is left, ends the dead broker's segments where their files end, and continues them in
+    successors. No id of a lost message is given to another message. Subscriptions of these topics may receive messages
+    again that they acked shortly before. Repeating the request is safe. 409 `journal-conflict` means that the broker is
+    running, that its journal is not unknown, that it is not mirrored, or that nothing is left to recover."""
+    accepted = await services.broker.leadership.losses.accept(wanted.broker)
+    return json_answer(LossAnswer(wanted.broker, accepted.mirrors, accepted.missing_s))
 
 
 @router.route(

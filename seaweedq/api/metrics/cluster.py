@@ -138,7 +138,8 @@ UNKNOWN = gauge(
     "seaweedq_journal_unknown_since_seconds",
     "Unix time since which no running broker can reach the journal of this dead broker; its segments wait",
     "broker",
-    watch="any: start the dead broker's folder or its mirrors again",
+    watch="any: start the dead broker's folder or its mirrors again, or"
+    " [accept the loss](../operate/cluster.md#the-mirrored-journal)",
 )
 NEEDING_NEWER = gauge(
     "seaweedq_journals_needing_newer",

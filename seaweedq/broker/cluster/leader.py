@@ -28,6 +28,7 @@ from functools import partial
 
 from seaweedq import levels
 from seaweedq.balancer.placement import SegmentId
+from seaweedq.broker.cluster.accepted_loss import AcceptedLoss
 from seaweedq.broker.cluster.balancing import Rebalancer
 from seaweedq.broker.cluster.periodic_tasks import PeriodicTask
 from seaweedq.broker.context import ClusterView
@@ -69,7 +70,9 @@ class Recoveries:
         coordination: Coordination,
         me: str,
         clock: Clock,
+        losses: AcceptedLoss,
     ) -> None:
+        self._losses = losses
         self._clock = clock
         self._recovery = recovery
         self._roster = roster
@@ -91,7 +94,7 @@ class Recoveries:
         it. One whose record this broker cannot read is for others alone."""
         if isinstance(journal, Unreadable):
             return await self._ask_others(broker, None, journal.why)
-        if await self._recovery.recover(broker, journal, remaining):
+        if await self._recovery.recover(broker, journal, remaining, self._losses.end_segments):
             return True
         if why := self._recovery.left(broker):
             return await self._ask_others(broker, journal, why)

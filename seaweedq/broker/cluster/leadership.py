@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from seaweedq.access.limits import Accounts
+from seaweedq.broker.cluster.accepted_loss import AcceptedLoss
 from seaweedq.broker.cluster.balancing import Autoscaler, Rebalancer
 from seaweedq.broker.cluster.leader import Leader, Recoveries
 from seaweedq.broker.cluster.level_upgrade import LevelUpgrade
@@ -58,8 +59,9 @@ class Leadership(Service):
         )
         self.limits = LimitSplit(view, election, context.peers, accounts)
         self.snapshots = Snapshots(context)
+        self.losses = AcceptedLoss(view, coordination, context.store, planner)
         recoveries = Recoveries(
-            recovery.journals, context.roster, context.peers, coordination, context.broker, context.clock
+            recovery.journals, context.roster, context.peers, coordination, context.broker, context.clock, self.losses
         )
         tasks = self._periodic_tasks(context, admin, schemas, deletion, retaining)
         look = LeaderLook(

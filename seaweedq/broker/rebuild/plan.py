@@ -383,15 +383,17 @@ def _lower_cursors(view: StateView, found: Found) -> dict[str, set[tuple[int, in
             continue
         there = found.chains.get(name, Chains()).ends.get(number)
         end = there.end if there else 0
-        lowered = _lowered(held.record, end)
-        if lowered != held.record:
-            view.put(keys.CURSORS, parts, lowered)
+        fallen_cursor = lowered(held.record, end)
+        if fallen_cursor != held.record:
+            view.put(keys.CURSORS, parts, fallen_cursor)
             if not is_framed:
                 fallen.setdefault(name, set()).add((number, end))
     return fallen
 
 
-def _lowered(cursor: CursorRecord, end: int) -> CursorRecord:
+def lowered(cursor: CursorRecord, end: int) -> CursorRecord:
+    """Returns a cursor of a segment that ends at `end`, by what is left of it: it stands at the end at most. Its
+    subscription has to begin a new epoch."""
     if cursor.delivered_to <= end and cursor.acked_to <= end:
         return cursor
     return replace(

@@ -15,6 +15,9 @@ left for a broker that reads it (broker/cluster/leader), and so is one that hold
 record this broker cannot read. All else is replayed then, and the key says of which topics something is `left`: what X
 had of others changes hands. The journal stays as it is, and is replayed once more when those records can be read.
 
+A journal whose loss was accepted is recovered by the leader alone, which has its segments end before step 3
+(`end_segments`, broker/cluster/accepted_loss), and gives none of them away before.
+
 The leader asks another broker for the recovery of a journal that it cannot read itself (broker/cluster/leader). That
 recovery is the same as the leader's own, and several at once are safe. The broker that is asked looks itself whether
 the journal's broker is gone. A recovery that was begun goes on, whether the leader waits or not.
@@ -28,7 +31,8 @@ on.
 
 import asyncio
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
+from typing import TypeAlias
 
 from seaweedq import levels
 from seaweedq.broker.admin_changes import AdminChanges
@@ -49,6 +53,7 @@ from seaweedq.journal.interface import DeadJournal, Journal, Journals, JournalUn
 from seaweedq.storage.generations import Generations
 
 RETIRE_S = 1.0
+EndSegments: TypeAlias = Callable[[str], Awaitable[None]]
 logger = logging.getLogger(__name__)
 REPLAYS = 4  # at a time: they share the memory that recoveries may hold. Journals that wait for it are fenced before
 NAMED = 10  # topics in an error
@@ -180,12 +185,22 @@ class JournalRecovery:
                     logger.warning("the journals in this broker's data folder have not been recovered yet: %s", error)
 
     async def recover(
-        self, broker: str, journal: Versioned[JournalRecord], remaining: RemainingSegments | None = None
+        self,
+        broker: str,
+        journal: Versioned[JournalRecord],
+        remaining: RemainingSegments | None = None,
+        end_segments: EndSegments | None = None,
     ) -> bool:
         """Recovers the journal of a broker whose lease has ended, and tells meanwhile which segments are `remaining`.
+        If its loss was accepted, its segments end before they have other owners.
 
-        Returns False if it cannot be reached from here, or is left for a newer broker. Raises Unavailable, Damaged.
+        Returns False if it cannot be reached from here, or is left for a newer broker, or its loss was accepted and
+        this broker does not end segments. Raises Unavailable, Damaged, and as `end_segments`.
         """
+        is_given_up = journal.record.loss_accepted_us > 0
+        if is_given_up and end_segments is None:
+            return False
+        ending = end_segments if is_given_up else None
         if (causes := self._causes.get(broker)) and UNREADABLE_RECORDS.has(causes):
             return False  # nothing has changed since it was left
         dead = self._journals.open_dead(broker, journal.record)
@@ -197,7 +212,7 @@ class JournalRecovery:
                 journal = await self._record_reached(broker, journal)
             if not journal.record.recovered:
                 async with self._turns:
-                    await self._replay_all(broker, journal, dead, remaining)
+                    await self._replay_all(broker, journal, dead, None if ending else remaining, ending)
                 reach("takeover.recovered")
                 journal = await self._record_recovered(broker, journal)
             reach("takeover.remove")
@@ -261,10 +276,17 @@ class JournalRecovery:
         return {broker: journal for broker, journal in found.items() if broker != self._membership.broker}
 
     async def _replay_all(
-        self, broker: str, journal: Versioned[JournalRecord], dead: DeadJournal, remaining: RemainingSegments | None
+        self,
+        broker: str,
+        journal: Versioned[JournalRecord],
+        dead: DeadJournal,
+        remaining: RemainingSegments | None,
+        end_segments: EndSegments | None,
     ) -> None:
         """Replays all. Raises NeedsNewerBroker for topics whose records cannot be read, and records these before."""
         done = await self._replay.replay(broker, dead.commits, remaining)
+        if end_segments:
+            await end_segments(broker)
         if done.left:
             self._causes[broker] = set().union(*done.left.values())
             left = sorted(done.left)

@@ -126,7 +126,11 @@ class CursorStore:
                 if is_last:
                     subscription.check_readable(one.segment for one in changed)
                 changed = [one for one in changed if one.segment not in subscription.unreadable]
-                changed = self._checked(subscription, changed, is_last)
+                broken = self._broken(subscription, changed)
+                if broken:
+                    if not await self.is_held(subscription):  # a loss was accepted: a new epoch begins at what is left
+                        return False
+                    changed = self._without(subscription, changed, broken, is_last)
                 puts = [
                     (one, Put(self._key(subscription, one.segment), keys.CURSORS.encode(one.wanted))) for one in changed
                 ]
@@ -138,12 +142,21 @@ class CursorStore:
                     return False
                 await self._refresh(subscription)
 
-    def _checked(self, subscription: Subscription, changed: Sequence[_Change], is_last: bool) -> list[_Change]:
+    def _broken(self, subscription: Subscription, changed: Sequence[_Change]) -> dict[int, list[str]]:
+        """Returns the invariants that cursors would break, by segment."""
+        found = {
+            one.segment: broken_by(one.cursor.held.record, one.record, self._end_of(subscription.topic, one.segment))
+            for one in changed
+        }
+        return {segment: texts for segment, texts in found.items() if texts}
+
+    def _without(
+        self, subscription: Subscription, changed: Sequence[_Change], broken: dict[int, list[str]], is_last: bool
+    ) -> list[_Change]:
         """Returns the cursors that may be written, and logs the others. Raises InvariantViolated if all are needed."""
-        topic, name, good = subscription.topic, subscription.name, []
+        topic, name = subscription.topic, subscription.name
         for one in changed:
-            found = broken_by(one.cursor.held.record, one.record, self._end_of(topic, one.segment))
-            if found:
+            if found := broken.get(one.segment):
                 logger.error(
                     "not writing the cursor of subscription %s for segment %s of topic %s, because an "
                     "invariant would be broken: %s; from %s to %s",
@@ -154,14 +167,12 @@ class CursorStore:
                     one.cursor.held.record,
                     one.record,
                 )
-            else:
-                good.append(one)
-        if is_last and len(good) < len(changed):
+        if is_last:
             raise InvariantViolated(
                 f"subscription {name!r} of topic {topic.name!r} has cursors that cannot be written "
                 "without breaking an invariant"
             )
-        return good
+        return [one for one in changed if one.segment not in broken]
 
     async def _refresh(self, subscription: Subscription) -> None:
         """Reads the records again that the next checkpoints replace. The last ones stay as they are known here: those

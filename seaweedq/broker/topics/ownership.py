@@ -330,6 +330,8 @@ class Ownership:
             raise self._waits(
                 topic, number, "file", f"{chain.folder} belongs to the topic's first segment, but contains no file"
             )
+        if record.state == "open" and self._delivered[topic].get(number, 0) > chain.end:
+            self._delivered[topic] = await self._catalog.delivered(topic)  # a loss that was accepted lowers cursors
         if record.state == "open" and (delivered := self._delivered[topic].get(number, 0)) > chain.end:
             await self._catalog.refresh(topic.name, number)
             if not self._is_still(topic, number, revision):

@@ -53,13 +53,13 @@ class Mirrored:
         there = await self.mirrors.coordination.get(KEY)
         return keys.MIRRORS.require(there).record if there else None
 
-    def dead(self) -> DeadMirroredJournal:
+    def dead(self, is_given_up: bool = False) -> DeadMirroredJournal:
         """The journal as one more recovery sees it."""
-        return DeadMirroredJournal(self.store, self.headers, self.mirrors, SystemIds(), False)
+        return DeadMirroredJournal(self.store, self.headers, self.mirrors, SystemIds(), False, is_given_up)
 
-    async def recovered(self) -> list[bytes]:
+    async def recovered(self, is_given_up: bool = False) -> list[bytes]:
         """The payloads that a recovery finds."""
-        dead = self.dead()
+        dead = self.dead(is_given_up)
         await dead.fence()
         return [bytes(frame.payload) async for commit in dead.commits(unbounded) for frame in commit.frames]
 

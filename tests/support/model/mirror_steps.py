@@ -4,7 +4,18 @@ away for ever: so no crash of X needs a step of its own."""
 from collections.abc import Iterator
 
 from seaweedq.journal.mirroring import may_change
-from tests.support.model.mirror_world import Bounds, Held, Recoverer, World, acknowledged, ends, let_go, run_of, taken
+from tests.support.model.mirror_world import (
+    Bounds,
+    Held,
+    Key,
+    Recoverer,
+    World,
+    acknowledged,
+    ends,
+    let_go,
+    run_of,
+    taken,
+)
 
 Step = tuple[str, World]
 
@@ -20,11 +31,20 @@ def steps(w: World, b: Bounds) -> Iterator[Step]:
         yield "X's lease ends", w._replace(lease_ended=True, recoverers=(Recoverer(),) * b.recoverers)
     for at, r in enumerate(w.recoverers):
         for what, after, then in recovery(w, r, b):
-            yield f"R{at} {what}", _with_recoverer(after, at, then)
+            yield f"R{at} {what}", _with_recoverer(after, at, then._replace(knows=r.knows))
+        if w.accepted and at == 0 and not r.knows and r.step != "done":  # the leader, which reads the key again
+            yield "R0 begins again, and knows", _with_recoverer(w, 0, Recoverer(knows=True))
         if w.crashes < b.crashes and r.step not in ("close", "done"):
             yield f"R{at} crashes", _with_recoverer(w, at, Recoverer())._replace(crashes=w.crashes + 1)
+    if b.accepts:
+        yield from dispatcher(w)
+        if not w.accepted and w.lease_ended and not w.recovered and _is_unknown(w):
+            yield "the loss is accepted", w._replace(accepted=True)
     if w.recovered and w.y_at < 0:
         yield "Y opens the segment", w._replace(y_at=len(w.chain))
+    elif w.y_at >= 0 and w.ending:
+        if w.sealed < 0:
+            yield "Y seals the segment", w._replace(sealed=len(w.chain))
     elif w.y_at == len(w.chain):
         yield "Y's file is written", w._replace(chain=(*w.chain, "y"))
 
@@ -35,6 +55,21 @@ def _with_recoverer(w: World, at: int, r: Recoverer) -> World:
 
 def _with_holding(w: World, at: int, held: Held) -> World:
     return w._replace(holdings=(*w.holdings[:at], held, *w.holdings[at + 1 :]))
+
+
+def _is_unknown(w: World) -> bool:
+    return bool(w.key.members) and all(w.holdings[at].gone for at in w.key.members)
+
+
+def dispatcher(w: World) -> Iterator[Step]:
+    """Delivers what X has answered, writes its cursor, and finds its epoch gone. What is sealed it reads from files."""
+    if w.of_epoch == w.epoch:
+        if w.up and not w.lease_ended and w.delivered < w.acked:
+            yield f"messages below {w.acked} are delivered", w._replace(delivered=w.acked)
+        if w.cursor != w.delivered:
+            yield f"the cursor is written at {w.delivered}", w._replace(cursor=w.delivered)
+    else:
+        yield f"the dispatcher begins again at {w.cursor}", w._replace(delivered=w.cursor, of_epoch=w.epoch)
 
 
 def mirrors(w: World, b: Bounds) -> Iterator[Step]:
@@ -76,8 +111,9 @@ def store(w: World, b: Bounds) -> Iterator[Step]:
         yield f"a slot lands, below {len(w.putting)}", w._replace(slots=w.putting)
     if w.flushing and not w.landed:
         first, rows = w.flushing
-        if len(w.chain) == first:
-            yield "X's file is written", w._replace(chain=w.chain + rows, landed=True, y_lost=w.y_at == first)
+        if len(w.chain) == first and w.sealed < 0:  # one who ends the segment opens it again, and seals behind it
+            taken_from_y = w.y_at == first and not w.ending
+            yield "X's file is written", w._replace(chain=w.chain + rows, landed=True, y_lost=taken_from_y)
     if w.asked is not None and not w.outcome:
         if w.key.state == "open":
             yield "the change lands", w._replace(key=w.key._replace(members=w.asked), outcome="landed")
@@ -135,7 +171,8 @@ def recovery(w: World, r: Recoverer, b: Bounds) -> Iterator[tuple[str, World, Re
     key = w.key
     if r.step == "close":
         if key.state == "decided":
-            yield "finds it decided", w, Recoverer("replay", run=key.run)
+            if _may_replay(key, r, b):
+                yield "finds it decided", w, Recoverer("replay", run=key.run)
         elif b.without == "close the key":
             yield "reads the set", w, r._replace(step="slots", members=key.members)
         else:
@@ -148,37 +185,64 @@ def recovery(w: World, r: Recoverer, b: Bounds) -> Iterator[tuple[str, World, Re
         yield from _fences(w, r, b)
     elif r.step == "decide":
         if key.state == "decided":
-            yield "finds another copy", w, Recoverer("replay", run=r.run if b.without == "one copy counts" else key.run)
+            if _may_replay(key, r, b):
+                run = r.run if b.without == "one copy counts" else key.run
+                yield "finds another copy", w, Recoverer("replay", run=run)
         else:
-            decided = w._replace(key=key._replace(state="decided", run=r.run))
+            decided = w._replace(key=key._replace(state="decided", run=r.run, lossy=r.lossy))
             yield "decides", decided, Recoverer("replay", run=r.run)
     elif r.step == "late copy":
         run = run_of(r._replace(found=tuple(one for one in r.found if not w.holdings[one[0]].gone))) or ()
         yield "copies what is left", w._replace(key=key._replace(run=run)), Recoverer("replay", run=run)
     elif r.step == "replay":
         rows = [row for number, row in r.run if number >= len(w.chain)] if not w.recovered else []
-        if not rows:
+        if not rows and r.knows and not w.recovered:
+            yield "has the segment end", _ended(w, b), r._replace(step="lower")
+        elif not rows:
             yield "is done", w._replace(recovered=True), Recoverer("done")
         else:
             first = next(number for number, _ in r.run if number >= len(w.chain))
-            if first == len(w.chain):
+            if w.sealed >= 0:
+                yield "finds a seal", w._replace(recovered=True), Recoverer("done")
+            elif first == len(w.chain):
                 yield f"writes {rows}", w, r._replace(step="write", writing=(first, tuple(rows)))
+    elif r.step == "lower":
+        yield "lowers the cursor", _lowered(w, b), r._replace(step="tell")
+    elif r.step == "tell":
+        yield "is done", w._replace(recovered=True), Recoverer("done")
     elif r.step == "write":
         first, writing = r.writing
-        if len(w.chain) == first:
-            written = w._replace(chain=w.chain + writing, y_lost=w.y_at == first)
+        if len(w.chain) == first and w.sealed < 0:
+            written = w._replace(chain=w.chain + writing, y_lost=w.y_at == first and not w.ending)
             yield "has written", written, r._replace(step="replay", writing=(0, ()))
         else:
             yield "finds another file", w, r._replace(step="replay", writing=(0, ()))
 
 
+def _may_replay(key: Key, r: Recoverer, b: Bounds) -> bool:
+    return not key.lossy or r.knows or b.without == "a lossy copy says so"
+
+
+def _ended(w: World, b: Bounds) -> World:
+    """The segment is to end, unless Y has it by now: then another recovery has found everything."""
+    return w if w.y_at >= 0 or b.without == "end before it is given" else w._replace(ending=True)
+
+
+def _lowered(w: World, b: Bounds) -> World:
+    if not w.ending:
+        return w
+    cursor = w.cursor if b.without == "lower the cursor" else min(w.cursor, len(w.chain))
+    return w._replace(cursor=cursor, epoch=w.epoch if b.without == "a new epoch" else w.epoch + 1)
+
+
 def _fences(w: World, r: Recoverer, b: Bounds) -> Iterator[tuple[str, World, Recoverer]]:
     if w.key.state == "decided":
-        yield "finds it decided", w, Recoverer("replay", run=w.key.run)
+        if _may_replay(w.key, r, b):
+            yield "finds it decided", w, Recoverer("replay", run=w.key.run)
         return
     there = {at for at, *_ in r.found}
     for at, held in enumerate(w.holdings):
-        if held.gone or at in there or (r.members and at not in r.members):
+        if held.gone or at in there or (r.members and at not in r.members and not r.knows):
             continue
         as_of_now = (at, held.first, held.rows)
         if b.without == "as of the fence" and not r.asked:
@@ -196,7 +260,8 @@ def _fences(w: World, r: Recoverer, b: Bounds) -> Iterator[tuple[str, World, Rec
         decided = w._replace(key=w.key._replace(state="decided", run=run))
         yield "decides", decided, r._replace(step="late copy")
     elif all(not w.holdings[at].gone for at, *_ in r.found):
-        yield "copies", w, r._replace(step="decide", run=run)
+        lossy = bool(r.members) and not any(at in r.members for at, *_ in r.found)
+        yield "copies", w, r._replace(step="decide", run=run, lossy=lossy)
     else:
         yield "sees that a mirror has gone", w, Recoverer()
 
@@ -205,7 +270,7 @@ def is_stuck(w: World, b: Bounds) -> bool:
     """A recovery cannot go on, although a holding of the set is there, or none is needed."""
     if w.recovered or not w.lease_ended or (w.flushing and not w.landed):
         return False
-    if any(True for r in w.recoverers for _ in recovery(w, r, b)):
+    if (w.accepted and not w.recoverers[0].knows) or any(True for r in w.recoverers for _ in recovery(w, r, b)):
         return False
     members = w.key.members
-    return not members or any(not w.holdings[at].gone or w.holdings[at].dropped for at in members)
+    return w.accepted or not members or any(not w.holdings[at].gone or w.holdings[at].dropped for at in members)

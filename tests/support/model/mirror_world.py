@@ -1,6 +1,9 @@
 """A small world around one mirrored journal: its owner X, the mirrors, the store, recoveries, and the next owner Y.
 
-A commit is one message of one segment, so a commit's number is its offset. Whatever is decided is decided by the code
+A commit is one message of one segment, so a commit's number is its offset. A dispatcher delivers what X has answered,
+and writes its cursor now and then. If the journal is unknown, somebody may accept the loss: then the leader recovers
+what is left, has the segment end where its chain does, lowers the cursor in a new epoch, and only then gives the
+segment to Y. Whatever is decided is decided by the code
 (seaweedq/journal/mirroring): the span of a holding, what may be acknowledged, whether a change may be sent, and the
 holding that a recovery takes.
 """
@@ -26,6 +29,10 @@ RULES = {
     "drop when told": "a mirror drops a holding that no set names",
     "no number twice": "X gives a number out again whose commit was not answered",
     "unknown, never empty": "a recovery that finds no mirror of the set takes the slots for all",
+    "a lossy copy says so": "a recovery that knows of no loss takes a lossy copy for all",
+    "end before it is given": "the segment of a lost journal goes on under Y",
+    "lower the cursor": "the cursor stays where it was above what is left",
+    "a new epoch": "the cursor is lowered, and its dispatcher goes on",
 }
 
 
@@ -51,12 +58,16 @@ class Key(NamedTuple):
     state: str
     members: tuple[int, ...]
     run: tuple[tuple[int, str], ...] = ()
+    lossy: bool = False
 
 
 class Recoverer(NamedTuple):
-    """A recovery: its next step, the holdings that it has fenced or asked, and its copy."""
+    """A recovery: its next step, the holdings that it has fenced or asked, and its copy. It `knows` that the loss was
+    accepted if it was when it began."""
 
     step: str = "close"
+    knows: bool = False
+    lossy: bool = False
     members: tuple[int, ...] = ()  # as it has read them
     found: tuple[tuple[int, int, tuple[str, ...]], ...] = ()
     asked: tuple[tuple[int, int, tuple[str, ...]], ...] = ()
@@ -93,6 +104,13 @@ class World(NamedTuple):
     given_again: bool = False
     y_at: int = -1
     y_lost: bool = False
+    accepted: bool = False  # the loss
+    ending: bool = False  # the segment is to be sealed, and takes nothing
+    sealed: int = -1  # its end
+    delivered: int = 0  # as the dispatcher knows
+    cursor: int = 0  # as it was written
+    epoch: int = 0
+    of_epoch: int = 0  # the dispatcher's
 
     @property
     def stored(self) -> int:
@@ -110,6 +128,7 @@ class Bounds(NamedTuple):
     recoverers: int = 1
     flushes: bool = False
     slots: bool = True
+    accepts: bool = False
     without: str = ""
 
 
@@ -152,11 +171,12 @@ def let_go(held: Held, stored: int) -> Held:
 
 
 def run_of(r: Recoverer) -> tuple[tuple[int, str], ...] | None:
-    """The commits that a recovery finds; None if no holding of the set is among what it has fenced."""
+    """The commits that a recovery finds; None if no holding of the set is among what it has fenced, unless it knows
+    that the loss was accepted."""
     by_id = {str(at): (first, rows) for at, first, rows in r.found}
     fenced = [FencedHolding(str(at), first, first + len(rows)) for at, first, rows in r.found]
-    chosen = chosen_holding({str(member) for member in r.members}, fenced)
-    if chosen is None and r.members:
+    chosen = chosen_holding({str(member) for member in r.members}, fenced, r.knows)
+    if chosen is None and r.members and not r.knows:
         return None
     run = list(enumerate(r.slots))
     if chosen is not None:
@@ -171,6 +191,10 @@ def fault(w: World) -> str | None:
         return f"a message twice: {w.chain}"
     if w.y_lost:
         return "the name of Y's file was taken by one that had lost the segment"
-    if w.recovered and (lost := w.answered - set(w.chain)):
+    if w.y_at >= 0 and not w.ending and w.accepted and w.y_at < w.acked:
+        return f"Y gives offset {w.y_at} out again, which X has answered"
+    if w.sealed >= 0 and (above := max(w.cursor, w.delivered if w.of_epoch == w.epoch else 0)) > w.sealed:
+        return f"a cursor at {above} stands above the end {w.sealed}"
+    if w.recovered and not w.accepted and (lost := w.answered - set(w.chain)):
         return f"answered and lost: {sorted(lost)}"
     return None

@@ -1,0 +1,42 @@
+"""`seaweedq journal accept-loss`: gives up what is lost of a dead broker's mirrored journal."""
+
+from typing import Annotated, Any
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, run
+from seaweedq.cli.shared.output import TABLE, Output, say_done
+
+EXAMPLES = "Examples: seaweedq cluster · seaweedq journal accept-loss broker.1f2e"
+app = typer.Typer(no_args_is_help=True, help="Give up what is lost of a dead broker's journal.")
+
+
+@app.callback(epilog=EXAMPLES)
+def journal() -> None:
+    """Give up what is lost of a dead broker's journal."""
+
+
+@app.command(epilog=EXAMPLES)
+def accept_loss(
+    broker: Annotated[
+        str, typer.Argument(help="Id of the dead broker, which `seaweedq cluster` shows with the state `unknown`.")
+    ],
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Accept that messages are lost which only a dead broker and its mirrors had. Irreversible. The dead broker's
+    segments end where their files end, and continue in successors."""
+    from seaweedq.client.core.calls import call
+
+    answer = run(url, call("POST", "/v1/cluster/accept-loss", {"broker": broker}, repeatable=True))
+    say_done(output, loss_line(answer), **answer)
+
+
+def loss_line(answer: dict[str, Any]) -> str:
+    """Describes an accepted loss in a line."""
+    missing_s, mirrors = answer["missing_s"], ", ".join(answer["mirrors"])
+    missing = (
+        "an unknown part of its newest messages" if missing_s is None else f"its messages of up to {missing_s:g} s"
+    )
+    where = f", which only {answer['broker']} and {mirrors} had" if mirrors else ""
+    return f"the loss of the journal of {answer['broker']} is accepted: {missing} may be missing{where}"
