@@ -425,7 +425,7 @@ HistoryDep = Annotated[HistoryServices, given(HistoryServices)]
     f"{TOPIC}/history",
     Action.DESCRIBE,
     "getHistory",
-    "Get the key space over time",
+    "Get the load of key ranges over time",
     answers={200: HistoryAnswer},
     refuses=(400, 404, 409),
     shows=_SHOWN,
@@ -637,7 +637,7 @@ async def merge(
     f"{SEGMENT}/roll",
     Action.RESHAPE,
     "rollSegment",
-    "Roll a segment",
+    "Roll a segment: seal it, and continue in a new segment",
     answers=_replaces([0], _WHOLE),
     refuses=(*OF_BODIES, 404, SegmentConflict, TooManySegments),
 )
