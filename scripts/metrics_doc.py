@@ -20,12 +20,11 @@ A scrape takes a few milliseconds and sends no requests to other brokers.
 No metric has a label for segments, and only subscription metrics name a topic,
 because a cluster may have very many segments and topics.
 Each broker reports only the subscriptions with the largest lag.
-The setting [`metrics_subscriptions`](settings.md) limits the number of subscriptions that a broker reports.
+The setting [`metrics_subscriptions`](settings.md) limits the number of reported subscriptions.
 To see the rates of segments, use the [list of segments](http.md#segments-routes)
 or [`topic watch`](cli.md#seaweedq-topic-watch).
 
-A histogram has a `_bucket` for each `le`, a `_sum` and a `_count`.
-To compute a quantile, use for example
+To compute a quantile of a histogram, use for example
 `histogram_quantile(0.99, sum by (le) (rate(seaweedq_commit_duration_seconds_bucket{outcome="ok"}[5m])))`.
 
 seaweedq comes with [alert rules and a dashboard](../operate/operations.md#alerts).

@@ -28,7 +28,7 @@ If a setting is set in several places, the first of these wins:
 2. the environment: `SEAWEEDQ_FLUSH_MAX_AGE_S=10s`
 3. a TOML file, named by `--config broker.toml` or `SEAWEEDQ_CONFIG`: `flush_max_age_s = "10s"`
 
-The option is the setting's name with dashes instead of underscores.
+The option for a setting is the setting's name with dashes instead of underscores.
 The environment variable is `SEAWEEDQ_` followed by the setting's name in capitals.
 A setting whose name ends in `_s` is in seconds; a setting whose name ends in `_bytes` is in bytes.
 You can also write durations and sizes with [units](cli.md#units): `90s`, `1h30m`, `10GB`, `512MiB`.

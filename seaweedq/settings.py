@@ -296,7 +296,8 @@ class RequestSettings(Group):
         60,
         gt=0,
         le=3600,
-        description="Timeout for receiving a request body. If a body takes longer, the broker answers 408.",
+        description="Timeout for receiving a request body. If a request body takes longer than "
+        "request_timeout_s, the broker answers 408.",
     )
     head_timeout_s: float = Field(
         10,
@@ -320,7 +321,8 @@ class RequestSettings(Group):
         description="Maximum number of open connections per client address (per /64 network for IPv6), except "
         "for loopback; beyond it, the broker closes the address's oldest idle connection. For "
         "clients behind `trusted_proxies`, the same limit applies to requests in flight instead of "
-        "connections. With 0, the maximum per address is a quarter of max_connections.",
+        "connections. With max_connections_per_address=0, the maximum is a quarter of "
+        "max_connections.",
     )
     trusted_proxies: str = Field(
         "",
@@ -341,8 +343,8 @@ class RequestSettings(Group):
         gt=0,
         le=600,
         description="Timeout for published messages to become durable, measured from the end of the request "
-        "body. The same timeout applies to flushes and new topics, which must reach the store. After "
-        "publish_timeout_s, the broker answers 503.",
+        "body. publish_timeout_s also applies to flushes and new topics, which must reach the store. "
+        "After publish_timeout_s, the broker answers 503.",
     )
 
     @field_validator("trusted_proxies")
@@ -362,7 +364,8 @@ class PayloadSettings(Group):
         5 * 1024**4,
         ge=MIB,
         le=5 * 1024**4,
-        description="Maximum size of an uploaded payload. Topics may set a lower limit. S3 accepts at most 5 TiB.",
+        description="Maximum size of an uploaded payload. A topic may set a lower limit for its payloads. S3 "
+        "accepts at most 5 TiB.",
     )
     max_open_uploads: int = Field(
         1000,
@@ -488,8 +491,8 @@ class JournalSettings(Group):
         description="Object journal: maximum average number of puts per second for each broker, at least 0.5. A "
         "broker saves up to 1,000 unused puts for bursts. A lower maximum costs less, but makes "
         "publishes wait longer. With journal_puts_per_s=0, there is no maximum. By default, the "
-        "maximum is 8 puts per second if the store charges for puts, as AWS does; otherwise, there "
-        "is none.",
+        "maximum is 8 puts per second if the store charges for puts, as AWS does; otherwise, puts "
+        "are not limited.",
     )
     journal_linger_s: float | None = Field(
         None,

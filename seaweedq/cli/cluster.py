@@ -70,7 +70,8 @@ def level(
     output: Output = TABLE,
     url: Annotated[str | None, typer.Option("--url", help="Same as for `seaweedq cluster`.")] = None,
 ) -> None:
-    """Upgrade the cluster's format level. The upgrade is irreversible: older brokers can no longer join the cluster."""
+    """Upgrade the cluster's format level. Raising the level is irreversible: older brokers can no longer join the
+    cluster."""
     from seaweedq.client.core.calls import call
 
     assert context.parent is not None

@@ -149,7 +149,7 @@ def show(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Name of the context; by default the current one.", show_default=False, autocompletion=_names
+            help="Name of the context; by default, the current context.", show_default=False, autocompletion=_names
         ),
     ] = None,
     output: Output = TABLE,

@@ -139,8 +139,8 @@ class AsyncProducer:
         waits until it has room.
 
         `value` is any JSON value, a msgspec.Raw with JSON text, or bytes for a `bytes` topic. Raises TypeError or
-        ValueError for an invalid message. If an earlier batch failed, raises its error, and does not accept this
-        message.
+        ValueError for an invalid message. If an earlier batch failed, `send` raises that batch's error, and does not
+        accept the message.
         """
         is_plain = headers is None and timestamp is None and expires_in_s is None
         offload = self._route.offload
