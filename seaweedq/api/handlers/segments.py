@@ -637,7 +637,7 @@ async def merge(
     f"{SEGMENT}/roll",
     Action.RESHAPE,
     "rollSegment",
-    "Roll a segment: seal it, and continue in a new segment",
+    "Seal a segment, and continue in a new one (roll)",
     answers=_replaces([0], _WHOLE),
     refuses=(*OF_BODIES, 404, SegmentConflict, TooManySegments),
 )
