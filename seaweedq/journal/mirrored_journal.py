@@ -33,7 +33,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Delete, Put
 from seaweedq.coordination.records import MirrorMember, MirrorsRecord
 from seaweedq.coordination.versioned import Unreadable, Versioned
-from seaweedq.errors import CoordinationUnavailable, Fenced, JournalUnavailable, SeaweedqError
+from seaweedq.errors import CoordinationUnavailable, Fenced, JournalUnavailable, RequestTooLarge, SeaweedqError
 from seaweedq.journal.holdings import CALL_BYTES, HoldHeader, HoldState, PackedCommit, encode_hold
 from seaweedq.journal.interface import NOTHING_SEEN, Mirrors, Seen
 from seaweedq.journal.mirroring import KnownHolding, acknowledged_below, may_change, next_set, wanted_brokers
@@ -341,6 +341,10 @@ class MirroredJournal:
             reach("mirror.hold")
             try:
                 answer = await self._mirrors.hold(mirror.broker, data, self._patience_s(size) / 2)
+            except RequestTooLarge:
+                mirror.trouble = f"a commit of {size} bytes is larger than its mirror_memory_bytes"
+                self._plan()
+                return
             except SeaweedqError as error:
                 logger.debug("mirror %s has not answered: %s", mirror.broker, error)
                 await self._sleep(AGAIN_S)

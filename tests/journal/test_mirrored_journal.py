@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from seaweedq.errors import CoordinationUnavailable, Fenced, StoreUnavailable, Unavailable
+from seaweedq.errors import CoordinationUnavailable, Fenced, RequestTooLarge, StoreUnavailable, Unavailable
 from seaweedq.journal.holdings import HoldAnswer
 from seaweedq.journal.mirrored_journal import MirrorRules
 from tests.support.journal.mirrored import BROKER, Mirrored, until
@@ -26,6 +26,25 @@ async def test_with_mirrors_a_commit_asks_the_store_for_nothing() -> None:
     for mirror in world.mirrors.all.values():
         assert [len(one) for one in mirror.holdings.look(BROKER)] == [5]
     await journal.close()
+
+
+async def test_a_commit_that_no_mirror_can_take_goes_into_the_store_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the patience, which is for mirrors that do not answer."""
+    world = Mirrored(MirrorRules(exposure_s=None, patience_s=60.0))
+    journal = await world.begin("m1", "m2")
+    hold = world.mirrors.hold
+
+    async def refuse_large(broker: str, data: bytes, timeout_s: float) -> HoldAnswer:
+        if len(data) > 10_000:
+            raise RequestTooLarge("the body is too large", limit_bytes=10_000)
+        return await hold(broker, data, timeout_s)
+
+    monkeypatch.setattr(world.mirrors, "hold", refuse_large)
+    async with asyncio.timeout(10):
+        assert await journal.append(acks(bytes(20_000))) == 0
+    assert journal.mirrors == ()
+    await journal.close()
+    assert await world.recovered() == [bytes(20_000)]
 
 
 async def test_what_is_in_memory_for_long_goes_into_one_slot() -> None:

@@ -104,7 +104,9 @@ class Internal:
                     self.broker.readiness.check_joined()
                 if call is None:
                     raise RouteNotFound(f"there is no internal route {name[:200]}")
-                async with self.reader.body_of_peer(request, FORWARD_BYTES) as content:
+                holdings = self.broker.process.journals.holdings
+                limit_bytes = max(FORWARD_BYTES, holdings.limit_bytes) if call.of_holding else FORWARD_BYTES
+                async with self.reader.body_of_peer(request, limit_bytes) as content:
                     asked = () if call.decode is None else (call.decode(content),)
                     if call.of_holding:
                         return Answer(200, await call.handler(self, request.sender, *asked))

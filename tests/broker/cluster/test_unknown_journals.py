@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from seaweedq.api.handlers import internal
 from seaweedq.api.metrics.cluster import journal_metrics
 from seaweedq.api.metrics.families import render
 from seaweedq.broker.broker import Broker
@@ -172,3 +173,18 @@ async def test_a_loss_is_accepted_and_no_offset_comes_again(
             assert not left, "each step was broken off"
             assert "not writing the cursor" not in caplog.text, "a dispatcher went on above the end"
             assert not any(one.lost.is_set() for one in (leader, other))
+
+
+async def test_a_commit_above_the_bound_of_other_calls_goes_to_mirrors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a mirror may hold bounds these calls alone."""
+    monkeypatch.setattr(internal, "FORWARD_BYTES", 20_000)
+    async with in_loop(tmp_path, 3, **MIRRORED) as together:
+        _, _, owner_id = await acknowledged(together)
+        owner = together.brokers[1]
+        assert owner.id == owner_id
+        await publish(owner, inside.topic(owner, "t"), '"' + 50_000 * "x" + '"')
+        assert len(inside.journal(owner).mirrors) == 2
+        held = [one.process.journals.holdings.size_bytes for one in together.brokers if one is not owner]
+        assert min(held) > 50_000
