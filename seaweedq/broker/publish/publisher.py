@@ -155,7 +155,7 @@ class Publisher:
         batch, slices, sequences = prepared.batch, prepared.slices, prepared.sequences
         count = batch.rows.num_rows
         if closed := [number for number in dict.fromkeys(s.segment for s in slices) if number not in topic.opened]:
-            await in_time(asyncio.gather(*(self._ownership.open(topic, number) for number in closed)), deadline)
+            await in_time(self._ownership.open_all(topic, closed), deadline)
         opened = [(one, topic.opened.get(one.segment)) for one in slices]
         here = [(one, segment) for one, segment in opened if segment and not segment.redirected]
         begun = self._local.begin([(segment, one.part, one.encoded) for one, segment in here], sequences)

@@ -216,8 +216,13 @@ class Ownership:
         """Returns this broker's segments of a topic, opened."""
         routing = await self.routing(topic)
         numbers = [number for number in dict.fromkeys(routing.ids) if number != GAP]
-        found = await asyncio.gather(*(self.open(topic, number) for number in numbers))
-        return [segment for segment in found if segment]
+        await self.open_all(topic, numbers)
+        return [topic.opened[number] for number in numbers if number in topic.opened]
+
+    async def open_all(self, topic: Topic, numbers: Iterable[int]) -> None:
+        """Opens those of these segments that are this broker's and not open yet. Raises SegmentNotFound."""
+        if closed := [number for number in numbers if number not in topic.opened and self.has(topic, number)]:
+            await asyncio.gather(*(self.open(topic, number) for number in closed))
 
     async def opened(self, topic: Topic, segment: int) -> OpenSegment:
         """Returns one of this broker's segments, opened. Raises SegmentNotFound, NotOwner."""
