@@ -188,7 +188,8 @@ class World:
             client.stopping = True
             if task in sources and not task.done():
                 wrong.append(f"{client.name} had no answer within {HEAL_S:g} s after all was healed")
-        await asyncio.wait(tasks, timeout=HEAL_S)
+        if tasks:
+            await asyncio.wait(tasks, timeout=HEAL_S)
         for task, client in tasks.items():
             if not task.done():
                 wrong.append(f"{client.name} does not end")
