@@ -50,6 +50,7 @@ SEAMS: Mapping[str, str] = {
 STATE: Mapping[str, str] = {"api/handlers/internal.py": "_CALLS"}  # routes, known once the module is imported
 MEMOS: Mapping[str, str] = {
     "api/console/pages.py": "_documentation _places _read",
+    "api/openapi.py": "_shared_route",
     "api/request.py": "_encoded",
     "broker/load.py": "_places",
     "rows/json_values.py": "_decoders",
