@@ -6,6 +6,7 @@ the life, so that it may take effect when the life has died, or has given up lon
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
@@ -40,7 +41,8 @@ class Trouble:
     repeats: float = 0.0  # it happens twice, the second time up to `late_s` later
     away: bool = False  # no answer to anything
     breaks: float = 0.0  # watches
-    lag_s: float = 0.0  # of watches
+    lag_s: float = 0.0  # of watches, and of the store's listings
+    misses: float = 0.0  # objects that are there are said to be missing
 
 
 class _Server:
@@ -111,6 +113,31 @@ class StoreServer(_Server):
     def __init__(self, loop: asyncio.AbstractEventLoop, seed: int, clock: Clock) -> None:
         super().__init__(loop, "store", seed, 0.008)
         self.memory = MemoryStore(clock=clock)
+        self._clock = clock
+        self._missed = random.Random(f"missed {seed}")
+
+    def found(self, name: str) -> str:
+        """Returns the name. Raises FileNotFoundError, perhaps wrongly."""
+        if self.trouble.misses and self._missed.random() < self.trouble.misses:
+            raise FileNotFoundError(name)
+        return name
+
+    async def listed(self, prefix: str, after: str, limit: int) -> Sequence[ListedObject]:
+        """Lists; what is younger than the lag may be left out."""
+        if not self.trouble.lag_s:
+            return await self.memory.listed(prefix, after, limit)
+        old_us = self._clock.now_us() - int(1e6 * self.trouble.lag_s * self._missed.random())
+        found = await self.memory.listed(prefix, after, ALL)
+        return [one for one in found if one.modified_us <= old_us][:limit]
+
+    def lose(self, part: float) -> str:
+        """Loses an entry or a slot for good: one of them, in their order, by a part of 1."""
+        names = sorted(
+            name for name in self.memory.objects if re.fullmatch(r"topics/.*\.parquet|_journals/.*/\d+", name)
+        )
+        name = names[int(part * len(names))]
+        del self.memory.objects[name]
+        return name
 
 
 class SimulatedStore(NoPresignedUrls):
@@ -127,10 +154,10 @@ class SimulatedStore(NoPresignedUrls):
         return await self._ask("create", lambda: self._memory.create(name, put), writes=True)
 
     async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        return await self._ask("read", lambda: self._memory.read(name, start, end))
+        return await self._ask("read", lambda: self._memory.read(self._server.found(name), start, end))
 
     async def size(self, name: str) -> int:
-        return await self._ask("size", lambda: self._memory.size(name))
+        return await self._ask("size", lambda: self._memory.size(self._server.found(name)))
 
     async def age_s(self, name: str) -> float:
         return await self._ask("age", lambda: self._memory.age_s(name))
@@ -142,10 +169,10 @@ class SimulatedStore(NoPresignedUrls):
         return self._memory.open(name)
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
-        return await self._ask("list", lambda: self._memory.list(prefix, after, limit))
+        return [one.name for one in await self.listed(prefix, after, limit)]
 
     async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[ListedObject]:
-        return await self._ask("list", lambda: self._memory.listed(prefix, after, limit))
+        return await self._ask("list", lambda: self._server.listed(prefix, after, limit))
 
     def uri(self, name: str) -> str:
         return self._memory.uri(name)

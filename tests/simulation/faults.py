@@ -12,7 +12,7 @@ from tests.simulation.backends import Trouble
 from tests.simulation.clients import Story
 from tests.simulation.cluster import Cluster, Process
 from tests.simulation.disks import DiskTrouble
-from tests.simulation.network import Weather
+from tests.simulation.network import CLIENTS, Weather
 from tests.simulation.plan import BROKERS, Fault
 from tests.simulation.returns import Operator
 from tests.support.brokers import inside
@@ -132,9 +132,11 @@ class Faults:
             for part in stands:
                 part.pause()
             return lambda: [part.go_on() for part in stands]
-        if kind in ("cut", "cut one way"):
+        if kind in ("cut", "cut one way", "cut partly"):
+            if kind == "cut partly":
+                others = [CLIENTS] if amount < 0.4 else others[:1]
             pairs = {(process.url, other) for other in others}
-            if kind == "cut":
+            if kind != "cut one way":
                 pairs |= {(other, process.url) for other in others}
             weather.cut |= pairs
             return lambda: weather.cut.difference_update(pairs)
@@ -145,8 +147,8 @@ class Faults:
             if kind == "outlawed":
                 self._end_lease(process)
             return reached.join
-        if kind == "lease":
-            self._end_lease(process)
+        if kind in ("lease", "early end"):
+            self._end_lease(process, kind == "lease")
             return _nothing
         if kind in RETURNS:
             return self._operator.begin(kind, cluster.coordination.records)
@@ -155,6 +157,9 @@ class Faults:
             return _nothing
         if kind == "late change":
             return self._make_late(process, amount - 0.5)
+        if kind == "lost object":
+            cluster.tell(f"the store loses {cluster.store.lose(amount)}")
+            return _nothing
         if kind == "clock":
             process.clock.wrong_us += int((amount - 0.5) * 240e6)
             return _nothing
@@ -165,6 +170,8 @@ class Faults:
             "slow store": (store, {"slow_s": 2 * amount}),
             "late puts": (store, {"defers": 0.5 * amount}),
             "double puts": (store, {"repeats": 0.5 * amount}),
+            "late listings": (store, {"lag_s": 10 * amount}),
+            "wrong 404": (store, {"misses": 0.3 * amount}),
             "lost puts": (store, {"forgets": 0.5 * amount, "refuses": 0.3 * amount}),
             "store away": (store, {"away": True}),
             "coordination away": (coordination, {"away": True}),
@@ -198,13 +205,15 @@ class Faults:
         self._cluster.loop.outside.start(end())
         return lambda: self._cluster.again(process.number)
 
-    def _end_lease(self, process: Process) -> None:
-        """Ends a broker's lease as others do who suspect it (broker/cluster/revoker): its revocation comes before."""
+    def _end_lease(self, process: Process, revokes: bool = True) -> None:
+        """Ends a broker's lease as others do who suspect it (broker/cluster/revoker): its revocation comes before. Else
+        as coordination does that loses it."""
         if process.is_ready and process.broker:
             membership, server = inside.membership(process.broker), self._cluster.coordination
             lease_s = process.broker.process.settings.lease_s
             record = keys.REVOCATIONS.encode(Versioned.new(RevocationRecord("", (), lease_s)))
-            server.engine.commit([], [Put(keys.REVOCATIONS.key(membership.broker), record)])
+            if revokes:
+                server.engine.commit([], [Put(keys.REVOCATIONS.key(membership.broker), record)])
             server.engine.revoke(membership.lease)
             server.changed()
 

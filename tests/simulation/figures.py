@@ -1,7 +1,6 @@
 """`python -m tests.simulation.figures`: what a simulated second costs, in CPU time of one core."""
 
 import asyncio
-import logging
 import multiprocessing
 import os
 import random
@@ -131,7 +130,6 @@ def apartness() -> str:
 
 def main() -> None:
     """Measures, and prints a line for each figure."""
-    logging.disable(logging.CRITICAL)
     print(f"load {os.getloadavg()[0]:.0f}")
     pauses = replace(BUSY, publishers=10, consumers=(), calls_per_s=1.0, faults=every("pause", 15.0, 8.0, 300.0))
     print(f"20 publishes/s, a consumer that pulls and acks all, no faults: {speed(BUSY)}", flush=True)

@@ -2,7 +2,9 @@
 
 import io
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,8 @@ from tests.simulation.network import Refused
 from tests.support.brokers import inside
 from tests.support.chaos.leaks import MOST_BYTES
 from tests.support.history.final_read import letter
-from tests.support.history.history import Letter, Row, row
-from tests.support.history.judged import Segment
+from tests.support.history.history import Event, Letter, Row, row
+from tests.support.history.judged import Run, Segment
 
 HEAL_S = 60.0
 COLUMNS = ["_offset", "_key", "value"]
@@ -91,6 +93,32 @@ def as_segments(found: Sequence[dict[str, Any]]) -> dict[int, Segment]:
         )
         for one in found
     }
+
+
+def first_again(run: Run) -> Iterator[str]:
+    """In `ordered`, what a consumer has and nobody has answered for comes to it again before later messages: none here
+    asks to go ahead."""
+    answered = {
+        (e.subscription, e.segment, e.offset): e.t
+        for e in reversed(run.events)
+        if e.type == "invoke" and e.op in ("ack", "nack", "reject")
+    }
+    had: dict[tuple[str, str | None, int | None], set[int]] = defaultdict(set)
+    came: dict[int, list[Event]] = defaultdict(list)
+    for event in run.lines("deliver", "ok"):
+        if event.offset is not None and run.terms_of(event.subscription or "").mode == "ordered":
+            came[event.call].append(event)
+    for events in came.values():
+        for segment in {one.segment for one in events}:
+            here = [one for one in events if one.segment == segment]
+            first, offsets = here[0], {one.offset or 0 for one in here}
+            before = had[first.proc, first.subscription, segment]
+            for offset in sorted(before - offsets):
+                settled_s = answered.get((first.subscription, segment, offset), inf)
+                if offset < max(offsets) and settled_s > first.t:
+                    yield f"{first.proc} has {segment}-{offset}, and got {segment}-{max(offsets)} at {first.t:.3f}"
+            most = run.terms_of(first.subscription or "").max_attempts or inf
+            before |= {one.offset or 0 for one in here if (one.attempt or 1) < most}  # others die
 
 
 def held(cluster: Cluster) -> Iterator[str]:

@@ -23,6 +23,7 @@ AIMS = (
     *("move.flushed", "move.given", "reshape.commit", "reshape.committed", "reshape.flushed", "reshape.held"),
     *("reshape.replaced", "reshape.resume", "reshape.sealed", "plan.write", "checkpoint.write", "checkpoint.written"),
     *("dispatch.epoch", "dispatch.release", "suspicion.marked", "suspicion.revoked", "change.put", "done.put"),
+    *("letter.record", "letter.publish", "letter.published"),
     *("disk.write", "disk.sync", "disk.synced", "disk.rename", "disk.remove"),  # the simulation's own
 )
 """The fail points that a broker comes to while it serves, recovers, or changes segments."""
@@ -32,9 +33,11 @@ KINDS = (
     *("lost transactions", "slow coordination", "watches", "lease", "clock"),
     *("cut from coordination", "outlawed", "outlawed", *RETURNS[:2]),
     *("power", "disk errors", "disk full", "slow disk", "restart", "restart"),
-    *("double puts", "late watches", "compaction"),
+    *("double puts", "late watches", "compaction", "cut partly"),
 )
 OF_MIRRORS = ("late change",)
+UNPROMISED = ("late listings", "wrong 404", "lost object", "early end")
+"""Kinds that no broker promises to survive (docs/operate/store.md): what goes wrong then must not be silent."""
 WORK = ("producer", "streams", "tail", "worker", "seeks", "payloads", "imports", "deletions", "retention")
 """The clients beside the usual ones. What all but the first three have done may be lost with coordination."""
 AIMED = ("kill", "kill", "power", "pause", "cut", "lease", "outlawed", "outlawed")
@@ -153,6 +156,8 @@ def draw(
         drawn |= {name: of_mirrors.choice(values) for name, values in knobs.MIRRORS.items()}
         more = _on_mirrors(of_mirrors, length_s)
         faults += tuple(fault for fault in more if fault.kind in (*kinds, *(OF_MIRRORS if kinds == KINDS else ())))
+    if asked := [kind for kind in kinds if kind in UNPROMISED]:
+        faults += tuple(_unpromised(random.Random(f"unpromised {seed}"), asked, length_s))
     return Plan(
         seed,
         length_s,
@@ -216,6 +221,12 @@ def _on_mirrors(rng: random.Random, length_s: float) -> Iterator[Fault]:
         yield Fault(kind, at_s, for_s, hit)
         yield Fault("pause", at_s + for_s + 0.05, rng.uniform(3, 20), silent)  # the other one does not answer
         yield Fault("kill", at_s + for_s + rng.choice([0, 0.1, 1.7]), _time(rng), owner)
+
+
+def _unpromised(rng: random.Random, kinds: Sequence[str], length_s: float) -> Iterator[Fault]:
+    at_s = 5.0
+    while (at_s := at_s + rng.expovariate(1 / 8)) < length_s - 5:
+        yield Fault(rng.choice(kinds), at_s, _time(rng), rng.randrange(BROKERS), rng.random())
 
 
 def _time(rng: random.Random) -> float:

@@ -51,6 +51,9 @@ NAMES = (
     "ordered-delivers-beside-a-lease",
     "leader-takes-from-the-living",
     "foreign-slot-is-taken-for-ones-own",
+    "who-comes-back-gets-later-messages",
+    "letters-go-out-before-the-cursor-names-them",
+    "free-segment-goes-to-who-has-gone",
 )
 RETURNS = (
     "snapshot-is-no-sign",

@@ -26,14 +26,15 @@ TRIES = 45  # runs by which a plan is shrunk
 
 
 def _run(plan: Plan, log: bool = False) -> Outcome:
-    logging.basicConfig(level=logging.INFO if log else logging.CRITICAL, format="%(name)s: %(message)s")
+    if log:
+        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 
     def end(*_: Any) -> None:
         raise Endless(f"no end within {LONGEST_S:g} s of CPU")
 
     signal.signal(signal.SIGPROF, end)
     signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
-    return simulate(plan)
+    return simulate(plan, log)
 
 
 def _run_twice(plan: Plan) -> Outcome:
@@ -142,6 +143,8 @@ def tell(outcome: Outcome) -> None:
     )
     for text in outcome.wrong[:20]:
         print(f"  {text[:600]}")
+    for text in outcome.loud[:20]:
+        print(f"  told: {text[:600]}")
     if outcome.wrong:
         plan = outcome.plan
         print(f"  commit {commit()}, Python {platform.python_version()}, a {plan.journal} journal, knobs {plan.knobs}")

@@ -11,12 +11,12 @@ import pytest
 from seaweedq.broker.rpc.client import Request
 from seaweedq.coordination.interface import Put
 from seaweedq.errors import CoordinationUnavailable, StoreUnavailable
-from tests.simulation.backends import CoordinationServer, SimulatedCoordination, SimulatedStore, StoreServer
+from tests.simulation.backends import CoordinationServer, SimulatedCoordination, SimulatedStore, StoreServer, Trouble
 from tests.simulation.cluster import LifeClock
 from tests.simulation.disks import DiskMachine, DiskTrouble, LifeDisk
 from tests.simulation.loop import Life, LivesLoop
 from tests.simulation.network import CLIENTS, Network, Refused, Reset
-from tests.simulation.plan import KINDS, Fault, Plan, draw, shrunk
+from tests.simulation.plan import KINDS, UNPROMISED, Fault, Plan, draw, shrunk
 
 HERE = "http://b0"
 
@@ -287,3 +287,28 @@ def test_a_plan_is_shrunk_to_what_makes_it_fail() -> None:
     assert small.consumers == ("keyed",)
     assert (small.publishers, small.readers, small.reshapes) == (1, 0, False)
     assert 100 < small.length_s < 150
+
+
+def test_a_store_misses_lists_late_and_loses() -> None:
+    async def work(loop: LivesLoop) -> None:
+        server = StoreServer(loop, 1, LifeClock(loop))
+        store, name = SimulatedStore(server), "topics/t/segment=0/1.parquet"
+        await store.create(name, b"1")
+        server.trouble.misses = 1.0
+        with pytest.raises(FileNotFoundError):
+            await store.read(name)
+        server.trouble = Trouble(lag_s=100.0)
+        assert await store.list("topics/") == []
+        await asyncio.sleep(100)
+        assert await store.list("topics/") == [name]
+        assert server.lose(0.5) == name
+        assert server.memory.objects == {}
+
+    simulated(work)
+
+
+def test_kinds_that_nobody_promises_to_survive_come_when_asked_for() -> None:
+    usual, asked = draw(3), draw(3, kinds=(*KINDS, *UNPROMISED))
+    assert {fault.kind for fault in usual.faults}.isdisjoint(UNPROMISED)
+    assert asked.faults[: len(usual.faults)] == usual.faults
+    assert {fault.kind for fault in asked.faults[len(usual.faults) :]} <= set(UNPROMISED)

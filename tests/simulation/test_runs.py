@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.plan import Fault, Plan
+from tests.simulation.plan import UNPROMISED, Fault, Plan
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.process, pytest.mark.brokers]
@@ -38,7 +38,7 @@ def test_some_seeds() -> None:
 def test_fresh_seeds() -> None:
     """Others each time; a failure prints the seed, and `make simulate SEED=...` runs it again."""
     seed = str(int.from_bytes(os.urandom(4)))
-    status, printed = run("--seed", seed, "--seeds", "8", "--minutes", "2")
+    status, printed = run("--seed", seed, "--seeds", "6", "--minutes", "2")
     assert status == 0, printed
 
 
@@ -83,6 +83,14 @@ def test_a_shrunk_plan_tells_a_mutant_from_the_code(path: Path) -> None:
     status, printed = run("--plan", str(path), mutant=path.stem)
     assert status == 1, printed
     assert "1 runs, 1 failed" in printed
+
+
+@pytest.mark.long
+def test_what_nobody_promises_to_survive_is_told() -> None:
+    """Listings that lag, wrong 404s, objects that are lost, leases that end early."""
+    kinds = ",".join(("kill", "outlawed", *UNPROMISED))
+    status, printed = run("--seed", "24", "--seeds", "2", "--minutes", "0.5", "--faults", kinds)
+    assert status == 0, printed
 
 
 def test_a_plan_is_run_from_its_file(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import gc
 import hashlib
 import json
+import logging
 import random
 import tempfile
 import time
@@ -23,10 +24,10 @@ from tests.simulation.clients import Client, Observer, Publisher, Reader, Reshap
 from tests.simulation.cluster import Cluster
 from tests.simulation.consumers import DELAY_S, SOUGHT, STREAMED, Consumer, Listener, Seeker, Subscribed, Tail, failing
 from tests.simulation.faults import Faults
-from tests.simulation.judging import HEAL_S, Reading, as_segments, held, left, unsound
+from tests.simulation.judging import HEAL_S, Reading, as_segments, first_again, held, left, unsound
 from tests.simulation.loop import LivesLoop
 from tests.simulation.network import Refused
-from tests.simulation.plan import BROKERS, Plan
+from tests.simulation.plan import BROKERS, UNPROMISED, Plan
 from tests.simulation.returns import Operator
 from tests.simulation.users import WORKED, Deletions, Imports, Payloads, Producer, Retention, User, Worker
 from tests.support.history import reading_rules
@@ -65,6 +66,7 @@ class Outcome:
     simulated_s: float = 0.0
     cpu_s: float = 0.0
     requests: dict[str, int] = field(default_factory=dict)
+    loud: list[str] = field(default_factory=list)  # what brokers told an operator of as errors
     timeline: list[str] = field(default_factory=list)
 
     def to_json(self) -> str:
@@ -73,6 +75,22 @@ class Outcome:
 
 class Endless(SystemExit):
     """A run has no end: only such an error leaves any task."""
+
+
+class Errors(logging.Handler):
+    """The errors that brokers log: what an operator is told of, and exceptions that nothing foresaw."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.told: list[str] = []
+        self.unforeseen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = f"{record.name}: {record.getMessage()}"
+        if record.exc_info and record.exc_info[1]:
+            self.unforeseen.append(f"{text}: {record.exc_info[1]!r}")
+        else:
+            self.told.append(text)
 
 
 class World:
@@ -215,6 +233,7 @@ class World:
         if knobs.WINDOW in self.plan.knobs:
             excused.add("nothing_there")  # what is beyond the window is
         wrong = [f"{each.rule}: {each.text}" for each in check(run) if each.rule not in excused]
+        wrong += [f"first again: {text}" for text in first_again(run)]
         for user in [client for client in self.clients if isinstance(client, User)]:
             try:
                 await user.at_last()
@@ -264,12 +283,15 @@ class World:
         )
 
 
-def simulate(plan: Plan) -> Outcome:
+def simulate(plan: Plan, log: bool = False) -> Outcome:
     """Runs a plan, in this thread. Dead lives stay in memory: run many in processes of their own."""
     began_s = time.process_time()
     gc.disable()
     random.seed(plan.seed)  # of which the Python client's pauses are drawn
-    loop = LivesLoop(plan.seed)
+    loop, errors, logger = LivesLoop(plan.seed), Errors(), logging.getLogger("seaweedq")
+    logger.propagate = log
+    logger.setLevel(logging.INFO if log else logging.ERROR)
+    logger.addHandler(errors)
     with tempfile.TemporaryDirectory() as folder, knobs.turned(plan.knobs):
         asyncio.set_event_loop(None)
         try:
@@ -279,5 +301,13 @@ def simulate(plan: Plan) -> Outcome:
             outcome = world.outcome([repr(error), *world.cluster.failures, *loop.errors])
         if not outcome.wrong:
             outcome.wrong = [*unsound(world.cluster, Path(folder) / "store")]
+            errors.told += outcome.wrong  # of damage that is stored
+    logger.removeHandler(errors)
+    if any(fault.kind in UNPROMISED for fault in plan.faults):
+        outcome.loud = [*errors.told, *errors.unforeseen, *outcome.wrong]
+        if errors.told or errors.unforeseen or any("500" in text for text in outcome.wrong):
+            outcome.wrong = []
+    else:
+        outcome.wrong += errors.unforeseen
     outcome.cpu_s = time.process_time() - began_s
     return outcome
