@@ -65,7 +65,7 @@ chaos: $(STAMP) ## a cluster under faults for SECONDS, drawn from SEED (a new on
 	$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(CHAOS)
 
 simulate: $(STAMP) ## a simulated cluster under faults: SEEDS=10 of MINUTES=2 each; SEED=... one of them; FAULTS=kill,pause these kinds alone
-	$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),$(if $(SEED),1,10)) --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS))
+	$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),$(if $(SEED),1,10)) --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults "$(FAULTS)")
 
 soak: $(STAMP) ## half an hour of chaos, then twenty kills of each kind, both on a machine that is busy with 15 other processes; two versions in one cluster; a stream of Spark under kills; coordination that goes back
 	$(BIN)/python -m tests.chaos.run --seconds 1800 --load 15 $(CHAOS)

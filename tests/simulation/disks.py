@@ -76,7 +76,6 @@ class DiskMachine:
         self.folders: dict[Path, None] = {}
         self.locked: dict[Path, int] = {}  # descriptors
         self.open: dict[int, tuple[_File, int]] = {}  # and the place at which the next write goes on
-        self.torn = 0  # files that have lost something
         self._draw = random.Random(f"disk {number} {seed}")
         self._unsynced: dict[Path, list[list[tuple[Path, _File | None]]]] = {}  # names, and what they were before
         self._opened = 100
@@ -92,7 +91,6 @@ class DiskMachine:
                     self._name(path, before)
         self._unsynced = {}
         for one in self.files.values():
-            self.torn += bool(one.unsynced or one.dropped)
             one.lose(self._draw)
 
     def rename(self, *changes: tuple[Path, _File | None]) -> None:

@@ -14,7 +14,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +68,6 @@ class Outcome:
     requests: dict[str, int] = field(default_factory=dict)
     loud: list[str] = field(default_factory=list)  # what brokers told an operator of as errors
     timeline: list[str] = field(default_factory=list)
-
-    def to_json(self) -> str:
-        return json.dumps({**asdict(self), "plan": self.plan.to_json()})
 
 
 class Endless(SystemExit):
