@@ -8,24 +8,24 @@ from seaweedq.cli.shared.common import DEFAULT_URL, Url, run
 from seaweedq.cli.shared.output import TABLE, Output, say_done
 
 EXAMPLES = "Examples: seaweedq cluster · seaweedq journal accept-loss broker.1f2e"
-app = typer.Typer(no_args_is_help=True, help="Give up what is lost of a dead broker's journal.")
+app = typer.Typer(no_args_is_help=True, help="Accept the loss of messages in a dead broker's mirrored journal.")
 
 
 @app.callback(epilog=EXAMPLES)
 def journal() -> None:
-    """Give up what is lost of a dead broker's journal."""
+    """Accept the loss of messages in a dead broker's mirrored journal."""
 
 
 @app.command(epilog=EXAMPLES)
 def accept_loss(
     broker: Annotated[
-        str, typer.Argument(help="Id of the dead broker, which `seaweedq cluster` shows with the state `unknown`.")
+        str, typer.Argument(help="ID of the dead broker, which `seaweedq cluster` shows with the state `unknown`.")
     ],
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Accept that messages are lost which only a dead broker and its mirrors had. Irreversible. The dead broker's
-    segments end where their files end, and continue in successors."""
+    """Accept the loss of the messages that only a dead broker and its mirrors had. The command cannot be undone. The
+    dead broker's segments are sealed at the end of their files, and continue in successors."""
     from seaweedq.client.core.calls import call
 
     answer = run(url, call("POST", "/v1/cluster/accept-loss", {"broker": broker}, repeatable=True))

@@ -43,7 +43,7 @@ PANELS = {
     },
     "Brokers": {
         "cluster": _Command("cluster", "app", "Show the brokers; upgrade the format level; rebuild coordination."),
-        "journal": _Command("journal", "app", "Give up what is lost of a dead broker's journal."),
+        "journal": _Command("journal", "app", "Accept the loss of messages in a dead broker's journal."),
         "doctor": _Command("doctor", "doctor", "Check this machine and running brokers.", cut_off=1),
         "debug": _Command("debug", "app", "Collect diagnostics to share when you ask for help."),
         "bench": _Command("bench", "bench", "Measure how fast brokers accept and deliver messages."),

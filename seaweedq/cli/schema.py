@@ -87,8 +87,8 @@ def evolve(
 ) -> None:
     """Change a topic's schema by adding the given schema as its next version. Allowed changes: new optional fields,
     another order of fields, wider types, required fields that become optional, and, with --if-version, dropped fields
-    (but not the key field). The topic's compatibility may allow fewer changes. Warnings name the publishers and the
-    readers of files that the change affects."""
+    (but not the key field). The topic's setting `compatibility` may allow fewer changes. Warnings name the publishers
+    and the readers of files that the change affects."""
     with connect(url) as client:
         before = client.schema(topic)
         found = client.evolve_schema(topic, parsed(file), if_schema_id=if_version)

@@ -64,10 +64,11 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class Envelope(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     """A message of a json or typed topic. Only `value` is required.
 
-    - Messages with the same `key` stay in order. On a topic with a `key_field`, the key is that field. - By default,
-    `timestamp` is the time at which the broker receives the message; it may be at most an hour in the future. - After
-    `expires_in_s`, by the cluster's time, no reader of the queue gets the message, and subscriptions count it as acked.
-    Its row stays in the files, with `_expires`.
+    - Messages with the same `key` stay in order. On a topic with a `key_field`, the key is that field.
+    - By default, `timestamp` is the time at which the broker receives the message; it may be at most an hour in the
+      future.
+    - After `expires_in_s`, by the cluster's time, no reader of the queue gets the message, and subscriptions count it
+      as acked. Its row stays in the files, with `_expires`.
     """
 
     value: msgspec.Raw

@@ -278,7 +278,7 @@ class LossAnswer(Struct):
     "/v1/cluster/accept-loss",
     Action.CLUSTER,
     "acceptLoss",
-    "Give up what is lost of a dead broker's journal",
+    "Accept the loss of a dead broker's journal",
     answers={200: LossAnswer},
     refuses=(*OF_BODIES, JournalConflict),
     shows={"broker": "broker.1f2e", "mirrors": ["broker.77ab", "broker.90cd"], "missing_s": 10.0},
@@ -286,13 +286,14 @@ class LossAnswer(Struct):
 async def accept_loss(
     services: ClusterDep, wanted: Annotated[LossRequest, body(LossRequest, {"broker": "broker.1f2e"})]
 ) -> Response:
-    """Accepts that messages are lost which only a dead broker and its mirrors had, and answers once that is recorded.
-    The decision is irreversible.
+    """Accepts the loss of the messages that only a dead broker and its mirrors had. The broker answers once this
+    decision is recorded. The decision cannot be undone.
 
-    The leader then recovers what is left, ends the dead broker's segments where their files end, and continues them in
-    successors. No id of a lost message is given to another message. Subscriptions of these topics may receive messages
-    again that they acked shortly before. Repeating the request is safe. 409 `journal-conflict` means that the broker is
-    running, that its journal is not unknown, that it is not mirrored, or that nothing is left to recover."""
+    The leader then recovers the remaining messages, seals the dead broker's segments at the end of their files, and
+    continues them in successors. No other message ever gets the id of a lost message. Subscriptions of these topics may
+    again receive messages that they acked shortly before. Repeating the request is safe. 409 `journal-conflict` means
+    that the broker is running, that its journal is not unknown, that it is not mirrored, or that nothing is left to
+    recover."""
     accepted = await services.broker.leadership.losses.accept(wanted.broker)
     return json_answer(LossAnswer(wanted.broker, accepted.mirrors, accepted.missing_s))
 

@@ -254,11 +254,12 @@ async def put_write(
     row. Rows are published in file order, in batches.
 
     - A repeated number joins the running write or returns its result, with `duplicate`. The broker ignores the repeat's
-    own uploads. - A failed write publishes no row. The answer is a problem; `upload_id` names the file if a single file
-    is the cause. A repeat with the same uploads returns the same problem. A repeat with other uploads runs the write
-    again. - If the number is below the writer's newest number, the broker answers 409 `write-out-of-order`. - If the
-    number is higher and the writer's previous write is still running, the broker waits up to `wait_s` for the previous
-    write to end, and then answers 503 `not-ready`.
+      own uploads.
+    - A failed write publishes no row. The answer is a problem; `upload_id` names the file if a single file is the
+      cause. A repeat with the same uploads returns the same problem. A repeat with other uploads runs the write again.
+    - If the number is below the writer's newest number, the broker answers 409 `write-out-of-order`.
+    - If the number is higher and the writer's previous write is still running, the broker waits up to `wait_s` for the
+      previous write to end, and then answers 503 `not-ready`.
 
     A topic remembers at most 10,000 writers, each for 30 days after the writer's last write (one day if the name was
     `drawn`). After that, a repeated number counts as a new write."""

@@ -96,10 +96,11 @@ Grace = Annotated[float, Meta(ge=60, le=604_800)]
 class RetentionRequest(Struct, forbid_unknown_fields=True):
     """The rules by which the broker deletes the topic's messages; null means no limit.
 
-    - `max_age_s` and `max_bytes`: the broker deletes the oldest files beyond these limits. - `keep_unread`: these two
-    limits delete nothing that a subscription has not acked. - `delete_read`: the broker deletes messages that all
-    subscriptions have acked, if there is at least one subscription. - `grace_s`: how long deleted files stay available
-    to readers; null means the brokers' setting.
+    - `max_age_s` and `max_bytes`: the broker deletes the oldest files beyond these limits.
+    - `keep_unread`: these two limits delete nothing that a subscription has not acked.
+    - `delete_read`: the broker deletes messages that all subscriptions have acked, if there is at least one
+      subscription.
+    - `grace_s`: how long deleted files stay available to readers; null means the brokers' setting.
     """
 
     max_age_s: Age | UnsetType | None = UNSET
@@ -212,8 +213,8 @@ class TopicRequest(ChangeRequest, forbid_unknown_fields=True):
     - `max_payload_bytes`: the largest payload, if it should be lower than the brokers' setting.
     - `ndjson`: how a line of NDJSON is read: `envelope` (the default) means a message with its `value`; `bare` means
       the value itself.
-    - `compatibility`: which changes of a typed topic's schema are accepted: `backward` (the default), `forward`,
-      `full` or `none`.
+    - `compatibility`: the accepted changes of a typed topic's schema: `backward` (the default), `forward`, `full` or
+      `none`.
     """
 
     format: Literal["json", "bytes", "typed"] | UnsetType = UNSET
@@ -364,7 +365,7 @@ class TopicAnswer(Struct):
     """A topic. `scaling` is the policy in effect, with defaults filled in.
 
     - `schema_id` is the id of the newest version of the schema, or null.
-    - `compatibility` says which changes of the schema are accepted; null for a topic without a schema.
+    - `compatibility` determines the accepted changes of the schema; null for a topic without a schema.
     - `segments` counts segments that receive messages. `hot_segments` counts overloaded segments that are not split
       because most of their load comes from one key.
     - `messages` counts all acknowledged messages.
@@ -609,11 +610,12 @@ async def change_topic(
     """Changes `flush`, `retention`, `scaling`, `limits`, `max_payload_bytes`, `ndjson` or `compatibility`. Only the
     fields in the request change; null restores a default. All brokers apply the change immediately.
 
-    Or, alone, `schema`: a typed topic gets the next version of its schema, and from the answer on, brokers take its
-    rows. New optional fields, another order, wider types (int to long, float to double, a decimal of more precision),
-    required fields that become optional, and dropped fields (except the key field) are accepted. All else gets 409
-    `schema-incompatible` with all `differences`. `warnings` names the publishers and readers that the change affects.
-    A repeat changes nothing.
+    A request may instead contain a `schema`, which becomes the next version of a typed topic's schema. Once the broker
+    has answered, all brokers accept rows of this version. Brokers accept new optional fields, another order, wider
+    types (int to long, float to double, a decimal with higher precision), required fields that become optional, and
+    dropped fields (except the key field). They answer any other change with 409 `schema-incompatible` and all
+    `differences`. `warnings` names the publishers and readers that the change affects. Repeating the request changes
+    nothing.
 
     With `dry_run`, nothing changes, and the answer shows what the given `retention` would delete now, or the version
     that the given `schema` would make. The request may then contain no other field.
