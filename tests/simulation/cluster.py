@@ -173,6 +173,13 @@ class Cluster:
     def ready(self) -> list[Process]:
         return [process for process in self.processes.values() if process.is_ready]
 
+    @property
+    def orphans(self) -> set[str]:
+        """Brokers that are gone, and whose journals are still there."""
+        there = {entry.key for entry in self.coordination.entries}
+        found = {keys.JOURNALS.parse(key)[0] for key in there if key.startswith(keys.JOURNALS.prefix())}
+        return {broker for broker in found if keys.BROKERS.key(broker) not in there}
+
     async def _run(self, process: Process) -> None:
         """Lives, one after the other, as `seaweedq serve` has them."""
         revoked = OwnRevocations(process.clock)

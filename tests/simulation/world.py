@@ -195,6 +195,7 @@ class World:
             await self.until(lambda: all(one.lag == 0 for one in self.observers), "the lag is not zero")
             self.story.told("nemesis", "heal", "ok", call, [{"wait_s": HEAL_S - reading_rules.HEAL_S}])
             await self.until(lambda: len(self.cluster.ready) == BROKERS, "not all brokers are ready")
+            await self.until(lambda: not self.cluster.orphans, "journals of dead brokers are not removed")
         except AssertionError as error:
             lags = {observer.subscription: observer.lag for observer in self.observers}
             ready = [process.life.name for process in self.cluster.ready]

@@ -153,9 +153,8 @@ class Crew(Roaming):
         if answer is None:
             return
         found = answer.json()
-        if answer.status_code == ENDED:  # nothing was done
-            self.history.told(one.name, kind, "fail", call, [*lines.values()])  # type: ignore[arg-type]
-        elif whole and found["acked"] < len(ids):  # nobody says which ones
+        # What has ended may be done: a broker asks again once the dispatcher is gone. Of a whole nobody says which ones.
+        if answer.status_code == ENDED or (whole and found["acked"] < len(ids)):
             self.history.told(one.name, kind, "info", call, [*lines.values()])  # type: ignore[arg-type]
         else:
             unknown = set(found["unknown"])
