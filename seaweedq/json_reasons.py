@@ -54,8 +54,7 @@ def reword(what: str, fields: Collection[str] = ()) -> str:
     """Returns a reason without its path."""
     if unknown := re.fullmatch("Object contains unknown field `(.*)`", what, re.DOTALL):
         near = get_close_matches(unknown[1][:LONGEST], fields, 1)
-        there = f"; the nearest is {near[0]}" if near else f"; there are {', '.join(fields)}" if fields else ""
-        return f"there is no field {unknown[1][:LONGEST]!r}{there}"
+        return f"there is no field {unknown[1][:LONGEST]!r}" + (f"; the nearest is {near[0]}" if near else "")
     for pattern, said in _SAID:
         if found := pattern.fullmatch(what):
             return said(found)

@@ -30,7 +30,7 @@ DECODER = msgspec.json.Decoder(Outer)
      "initial_segments"),
     (
         b'{"initial_segments":2,"zzz":1}',
-        "the request is not valid: there is no field 'zzz'; there are initial_segments, format, names, retention",
+        "the request is not valid: there is no field 'zzz'; the fields are initial_segments, format, names, retention",
     ),
     (b'{"initial_segments":2,"retention":{"max_age":1}}', 'retention is {"max_age":1}: there is no field \'max_age\'; '
      "the nearest is max_age_s"),

@@ -152,7 +152,7 @@ def decode_reference(body: Any) -> ReferenceEnvelope:
     return _referenced.decode(body)
 
 
-_NAMES = (*Envelope.__struct_fields__, "value_base64", "reference")
+_NAMES = (*Envelope.__struct_fields__, "value_base64", "reference")  # the first message alone is told the nearest
 
 
 def columns_of(messages: Sequence[Message], intake: Intake) -> pa.RecordBatch:
@@ -232,7 +232,7 @@ def _decoded(raw: Any, index: int, intake: Intake) -> Message | Single:
                 raise Refusal(
                     f"messages of a {intake.layout.format} topic need the field `{wanted}`, not `{given}`{python}"
                 ) from None
-            raise Refusal(in_words(error, _NAMES)) from None
+            raise Refusal(in_words(error, _NAMES if index == 0 else ())) from None
         return _read_reference(raw, fields, index, intake)
 
 

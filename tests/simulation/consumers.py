@@ -138,7 +138,7 @@ class Consumer(Subscribed):
         found = await self.said("ack" if kind == "ack" else "nack", body)
         if found is None:
             return
-        # What has ended may be done: a broker asks again once the dispatcher is gone. Of a whole nobody says which ones.
+        # What has ended may be done: a broker asks the next dispatcher once one is gone. Of a whole, nobody says which.
         if not found or ("lease" in body and "ids" not in body and found["acked"] < len(ids)):
             self.story.told(self.consumer, kind, "info", call, [*lines.values()])
         else:

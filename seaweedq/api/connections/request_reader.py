@@ -129,7 +129,10 @@ def _with_numbers(reason: str, content: bytes) -> bytes | None:
 def _invalid(reason: str, content: bytes, kind: Any) -> InvalidRequest:
     """Returns the error with the value at the path that msgspec names, and the allowed values of an enum."""
     reason, path = split_path(reason)
-    said = reword(reason, _members(kind, path) if "unknown field" in reason else ())
+    fields = _members(kind, path) if "unknown field" in reason else ()
+    said = reword(reason, fields)
+    if fields and "the nearest is" not in said:
+        said += f"; the fields are {', '.join(fields)}"
     if not path:
         return InvalidRequest(f"the request is not valid: {said}", reason=said)
     value = _at(content, path)

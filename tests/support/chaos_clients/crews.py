@@ -153,7 +153,7 @@ class Crew(Roaming):
         if answer is None:
             return
         found = answer.json()
-        # What has ended may be done: a broker asks again once the dispatcher is gone. Of a whole nobody says which ones.
+        # What has ended may be done: a broker asks the next dispatcher once one is gone. Of a whole, nobody says which.
         if answer.status_code == ENDED or (whole and found["acked"] < len(ids)):
             self.history.told(one.name, kind, "info", call, [*lines.values()])  # type: ignore[arg-type]
         else:
