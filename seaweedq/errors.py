@@ -420,7 +420,8 @@ class ForeignOrigin(Forbidden):
 
 class LeaseEnded(BadRequest):
     """All messages of the lease were answered or have passed their deadline, a seek ended the lease, or another
-    dispatcher granted it. If the dispatcher died during an ack, its messages may be acked nevertheless."""
+    dispatcher granted it. If the dispatcher died during an ack, its messages may be acked nevertheless; fields:
+    lease."""
 
     slug, title = "lease-ended", "The lease has ended"
 
