@@ -35,7 +35,8 @@ KINDS = (
     *("power", "disk errors", "disk full", "slow disk", "restart", "restart"),
     *("double puts", "late watches", "compaction", "cut partly"),
 )
-OF_MIRRORS = ("late change",)
+AMONG = {"late change": "late transactions"}
+"""Kinds that a choice of kinds has with others."""
 UNPROMISED = ("late listings", "wrong 404", "lost object", "early end")
 """Kinds that no broker promises to survive (docs/operate/store.md): what goes wrong then must not be silent."""
 WORK = ("producer", "streams", "tail", "worker", "seeks", "payloads", "imports", "deletions", "retention")
@@ -155,7 +156,7 @@ def draw(
         of_mirrors = random.Random(f"mirrors {seed}")
         drawn |= {name: of_mirrors.choice(values) for name, values in knobs.MIRRORS.items()}
         more = _on_mirrors(of_mirrors, length_s)
-        faults += tuple(fault for fault in more if fault.kind in (*kinds, *(OF_MIRRORS if kinds == KINDS else ())))
+        faults += tuple(fault for fault in more if AMONG.get(fault.kind, fault.kind) in kinds)
     if asked := [kind for kind in kinds if kind in UNPROMISED]:
         faults += tuple(_unpromised(random.Random(f"unpromised {seed}"), asked, length_s))
     return Plan(
