@@ -71,7 +71,7 @@ def test_what_a_topic_does_not_take_is_an_error_of_one_line(run: Run, real_clien
     assert "'city': the schema lacks this field; to drop the field, also send if_schema_id (--if-version)" in told
     assert "; 'n': only int to long" in told
     assert len(told.splitlines()) == 1
-    assert "newest version" in run("evolve", "kept", file_of(tmp_path, *WIDER), "--if-version", "3", code=1)
+    assert "newest schema version" in run("evolve", "kept", file_of(tmp_path, *WIDER), "--if-version", "3", code=1)
     assert "has no schema version 7" in run("show", "kept", "--version", "7", code=1)
     real_client.create_topic("plain")
     assert "has no schema version 0" in run("show", "plain", code=1)
