@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from seaweedq.errors import InvalidRequest, NotReady, SchemaIncompatible
 from seaweedq.rows.arrow_bodies import decode_arrow
 from seaweedq.rows.intake import Intake
+from seaweedq.segments.audit import disagreement
 from seaweedq.segments.evolution import RULES, Compatibility, History, is_same, next_version
-from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.layout import TIMESTAMP, Format, Layout
 from seaweedq.segments.rows import assemble
 from seaweedq.segments.schema import parse_schema
 from tests.support.segments.schema_changes import A, B, changed
@@ -192,3 +193,12 @@ def test_rows_of_a_later_version_are_not_shown_by_an_earlier_one() -> None:
         rows = assemble(later, now, None, None, None, [pa.nulls(1, field.type) for field in columns])
         with pytest.raises(NotReady):
             before.raised(rows)
+
+
+def test_an_audit_takes_a_field_for_dropped_only_if_the_answer_is_of_a_later_version() -> None:
+    columns = {"_offset": pa.array([0, 1]), "_expires": pa.nulls(2, TIMESTAMP), "a": pa.array([1, 2])}
+    rows, answer = pa.table({**columns, "x": pa.array([3, None])}), pa.table(columns)
+    assert disagreement(rows, answer, 0, 2, 0, earlier=True) is None
+    assert "the files have" in (disagreement(rows, answer, 0, 2, 0) or "")
+    other = pa.table({**columns, "a": pa.array([1, 7])})
+    assert "a different a at offset 1" in (disagreement(rows, other, 0, 2, 0, earlier=True) or "")
