@@ -255,8 +255,11 @@ class SchemaVersions:
             held = keys.SUBSCRIPTIONS.read(entry)
             if isinstance(held, Unreadable) or held.record.state != "active":
                 continue
+            if held.record.dead_letter_topic != topic.name:
+                continue
             name, incarnation, subscription = keys.SUBSCRIPTIONS.parse(entry.key)
-            source = self._catalog.get(name) if held.record.dead_letter_topic == topic.name else None
+            await self._catalog.refresh(name)  # it may just have dropped the field
+            source = self._catalog.get(name)
             if source is None or source.record.incarnation != incarnation:
                 continue
             if (field := unheld(source.layout.values, columns)) is not None:

@@ -477,7 +477,7 @@ async def test_a_publish_names_the_version_of_its_messages(tmp_path: Path) -> No
 
 
 async def test_a_topic_of_dead_letters_keeps_the_fields_of_its_letters(tmp_path: Path) -> None:
-    async with in_loop(tmp_path, 1) as cluster, asking(cluster, 0) as http:
+    async with in_loop(tmp_path, 2) as cluster, asking(cluster, 0) as http, asking(cluster, 1) as other:
         await created(http)
         wanted = {"start": "earliest", "mode": "shared", "max_attempts": 1, "dead_letter_topic": "dead"}
         assert (await http.put("/v1/topics/t/subscriptions/s", json=wanted)).status_code == 201
@@ -485,8 +485,10 @@ async def test_a_topic_of_dead_letters_keeps_the_fields_of_its_letters(tmp_path:
         refused = await http.patch("/v1/topics/dead", json={"schema": less, "if_schema_id": 0})
         assert refused.status_code == 409, "its letters would wait for ever"
         assert "'s' of topic 't'" in refused.json()["differences"][0]["rule"]
-        for name in ("t", "dead"):
-            dropped = await http.patch(f"/v1/topics/{name}", json={"schema": less, "if_schema_id": 0})
+        await until(lambda: inside.catalog(cluster.brokers[1]).get("dead"))
+        await deaf(cluster.brokers[1])
+        for name, asked in (("t", http), ("dead", other)):
+            dropped = await asked.patch(f"/v1/topics/{name}", json={"schema": less, "if_schema_id": 0})
             assert dropped.status_code == 200, dropped.text
 
 
