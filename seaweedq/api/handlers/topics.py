@@ -666,8 +666,7 @@ async def _change_schema(
     found = await services.schemas.next(topic, wanted.schema, expected)
     if found is None:
         return SchemaAnswer(topic.layout.schema_id, topic.record.config.schema or {}, [])
-    schema, columns = found
-    return SchemaAnswer(int(schema["schema-id"]), schema, warnings(topic.layout.values, columns))
+    return SchemaAnswer(int(found.schema["schema-id"]), found.schema, warnings(topic.layout.values, found.columns))
 
 
 @router.route("DELETE", TOPIC, Action.DELETE, "deleteTopic", "Delete a topic", answers={204: None}, refuses=(404, 409))

@@ -1,10 +1,11 @@
 """The versions of typed topics' schemas: which there are, and the step to the next one.
 
 Order of writes: 1. one transaction writes the record of the version and, for the first change of a topic, that of the
-version before, and names the version as `pending` in the topic's record. It compares that record, so it decides among
-changes at once. 2. The *marker*, made of the record of the version: a file without rows with the columns of the version
-and a name before all others of the topic, so that bare readers of the directory take these columns. It has the record,
-too, by which a rebuild of coordination finds versions that no backup has (broker/rebuild). It is created if absent.
+version before, and names the version as `pending` in the topic's record. It compares that record, and those of
+topics of dead letters and of their sources by which the version was checked, so it decides among changes at once. 2.
+The *marker*, made of the record of the version: a file without rows with the columns of the version and a name before
+all others of the topic, so that bare readers of the directory take these columns. It has the record, too, by which a
+rebuild of coordination finds versions that no backup has (broker/rebuild). It is created if absent.
 3. The topic's record has the version as its schema: *now it counts*, and brokers take its rows. 4. The administrative
 change. 5. The answer.
 
@@ -19,7 +20,7 @@ lost may have the name of the next version: it has other columns then, and is re
 import asyncio
 from collections.abc import Sequence
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -45,7 +46,16 @@ from seaweedq.storage.interface import ObjectStore
 
 MAX_VERSIONS = 1000
 PAGE = 4  # records, which are large
-Version = tuple[dict[str, Any], pa.Schema]
+MAX_BESIDE = 100  # records that a transaction compares beside the topic's: etcd takes 128
+
+
+class Version(NamedTuple):
+    """A version that may be made: its schema as JSON and as columns, and `beside` the records of the other topics by
+    which it was checked, those of dead letters and their sources."""
+
+    schema: dict[str, Any]
+    columns: pa.Schema
+    beside: Sequence[Compare]
 
 
 LOOK_S = 0.1  # between two looks for a later version of one topic: requests that are refused wait for one
@@ -159,9 +169,8 @@ class SchemaVersions:
         if len(await self.ids(topic)) >= MAX_VERSIONS:
             detail = f"the schema of topic {topic.name!r} has {MAX_VERSIONS} versions, which is the limit"
             raise SchemaIncompatible(detail, differences=[])
-        await self._check_dead_letters(topic, columns)
-        await self._check_sources(topic, columns)
-        return schema, columns
+        beside = [*await self._check_dead_letters(topic, columns), *await self._check_sources(topic, columns)]
+        return Version(schema, columns, [*{one.key: one for one in beside}.values()][:MAX_BESIDE])
 
     async def warnings(self, topic: Topic) -> list[str]:
         """Returns what people should know about the change that has made the newest version."""
@@ -178,7 +187,7 @@ class SchemaVersions:
             self._catalog.check(topic)
             held = topic.held  # by which the version is made; the watch may bring a newer record at each await
             version = await self.next(topic, stated, expected)
-            if version is None or await self._decide(topic, held, *version):
+            if version is None or await self._decide(topic, held, version):
                 break
         await self.finish(topic)
         await self._changes.put_topic(topic.name, topic.held)
@@ -212,19 +221,18 @@ class SchemaVersions:
         await self._changes.put_topic(topic.name, held.stored(revision))
         return True
 
-    async def _decide(
-        self, topic: Topic, held: Versioned[TopicRecord], schema: dict[str, Any], columns: pa.Schema
-    ) -> bool:
-        """Does step 1. False: the topic has changed since its record was as `held`."""
-        place, number = (topic.name, held.record.incarnation), schema_id_of(columns)
+    async def _decide(self, topic: Topic, held: Versioned[TopicRecord], version: Version) -> bool:
+        """Does step 1. False: the topic has changed since its record was as `held`, or one of those beside it."""
+        place, number = (topic.name, held.record.incarnation), schema_id_of(version.columns)
         key, before = keys.TOPICS.key(topic.name), number - 1
         writes = [Put(key, keys.TOPICS.encode(held.replace(pending=number)))]
-        records = {number: SchemaRecord(schema, self._clock.now_us())}
+        records = {number: SchemaRecord(version.schema, self._clock.now_us())}
         if await self._record(topic, before) is None:
             records[before] = SchemaRecord(held.record.config.schema or {}, held.record.created_us)
         for one, record in records.items():
             writes.append(Put(keys.SCHEMAS.key(*place, one), keys.SCHEMAS.encode(Versioned.new(record))))
-        revision = await self._catalog.commit([Compare(key, held.revision)], writes)
+        compares = [Compare(key, held.revision), *version.beside]
+        revision = await self._catalog.commit(compares, writes)
         if revision is None:
             await self._catalog.refresh(topic.name)
             self._catalog.check(topic)
@@ -246,11 +254,22 @@ class SchemaVersions:
         there = await self._coordination.get(keys.SCHEMAS.key(topic.name, topic.record.incarnation, schema_id))
         return keys.SCHEMAS.require(there).record if there else None
 
-    async def _check_sources(self, topic: Topic, columns: pa.Schema) -> None:
-        """Raises SchemaIncompatible if the topic of dead letters would no longer hold those of some subscription."""
+    async def _known(self, name: str) -> Topic | None:
+        """Returns a topic as its record is now, with a pending version of its schema ended, so that nothing is decided
+        about it; None if there is none."""
+        await self._catalog.refresh(name)
+        topic = self._catalog.get(name)
+        if topic and topic.record.state == "active":
+            await self.finish(topic)
+        return topic
+
+    async def _check_sources(self, topic: Topic, columns: pa.Schema) -> list[Compare]:
+        """Raises SchemaIncompatible if the topic of dead letters would no longer hold those of some subscription.
+        Returns the records of the sources as they were then."""
+        found: list[dict[str, Any]] = []
+        sources: list[Compare] = []
         if unheld(topic.layout.values, columns) is None:
-            return
-        found = []
+            return sources
         async for entry in entries(self._coordination, keys.SUBSCRIPTIONS.prefix()):
             held = keys.SUBSCRIPTIONS.read(entry)
             if isinstance(held, Unreadable) or held.record.state != "active":
@@ -258,10 +277,10 @@ class SchemaVersions:
             if held.record.dead_letter_topic != topic.name:
                 continue
             name, incarnation, subscription = keys.SUBSCRIPTIONS.parse(entry.key)
-            await self._catalog.refresh(name)  # it may just have dropped the field
-            source = self._catalog.get(name)
+            source = await self._known(name)
             if source is None or source.record.incarnation != incarnation:
                 continue
+            sources.append(Compare(keys.TOPICS.key(name), source.revision))
             if (field := unheld(source.layout.values, columns)) is not None:
                 rule = (
                     f"this topic gets the dead letters of subscription {subscription!r} of topic {name!r}, which still "
@@ -270,23 +289,29 @@ class SchemaVersions:
                 found.append({"field": field, "id": None, "from": None, "to": None, "rule": rule})
         if found:
             raise SchemaIncompatible(f"{found[0]['field']!r}: {found[0]['rule']}", differences=found)
+        return sources
 
-    async def _check_dead_letters(self, topic: Topic, columns: pa.Schema) -> None:
-        """Raises SchemaIncompatible if the topic of some subscription's dead letters would not hold them."""
-        found = []
+    async def _check_dead_letters(self, topic: Topic, columns: pa.Schema) -> list[Compare]:
+        """Raises SchemaIncompatible if the topic of some subscription's dead letters would not hold them. Returns the
+        records of those topics as they were then."""
+        found: list[dict[str, Any]] = []
+        targets: list[Compare] = []
         async for entry in entries(self._coordination, keys.SUBSCRIPTIONS.prefix(topic.name, topic.record.incarnation)):
             held = keys.SUBSCRIPTIONS.read(entry)
             if isinstance(held, Unreadable) or held.record.state != "active":
                 continue
             if not (name := held.record.dead_letter_topic):
                 continue
-            await self._catalog.refresh(name)  # it may just have got that version
-            target = self._catalog.get(name)
-            if target and (field := unheld(columns, target.layout.values)) is not None:
+            target = await self._known(name)
+            if target is None:
+                continue
+            targets.append(Compare(keys.TOPICS.key(name), target.revision))
+            if (field := unheld(columns, target.layout.values)) is not None:
                 rule = f"the dead-letter topic {target.name!r} lacks the field; change the schema of that topic first"
                 found.append({"field": field, "id": None, "from": None, "to": None, "rule": rule})
         if found:
             raise SchemaIncompatible(f"{found[0]['field']!r}: {found[0]['rule']}", differences=found)
+        return targets
 
 
 def _is_version(stated: Any, columns: pa.Schema) -> bool:

@@ -492,6 +492,31 @@ async def test_a_topic_of_dead_letters_keeps_the_fields_of_its_letters(tmp_path:
             assert dropped.status_code == 200, dropped.text
 
 
+@pytest.mark.parametrize("late", ["t", "dead"])
+async def test_of_a_new_field_and_its_drop_in_the_topic_of_dead_letters_one_is_refused(
+    tmp_path: Path, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both were checked while the other had not begun."""
+    async with in_loop(tmp_path, 2) as cluster, asking(cluster, 0) as one, asking(cluster, 1) as two:
+        await created(one)
+        wanted = {"start": "earliest", "mode": "shared", "max_attempts": 1, "dead_letter_topic": "dead"}
+        assert (await one.put("/v1/topics/t/subscriptions/s", json=wanted)).status_code == 201
+        assert (await one.patch("/v1/topics/dead", json={"schema": V1})).status_code == 200
+        changes = {
+            "t": {"schema": V1, "if_schema_id": 0},
+            "dead": {"schema": {"fields": GROWN[:2]}, "if_schema_id": 1},
+        }
+        step = "_check_dead_letters" if late == "t" else "_check_sources"
+        come, go = held_back(monkeypatch, cluster.brokers[0].schemas, step)
+        waiting = asyncio.create_task(one.patch(f"/v1/topics/{late}", json=changes.pop(late)))
+        await come.wait()
+        ((other, change),) = changes.items()
+        assert (await two.patch(f"/v1/topics/{other}", json=change)).status_code == 200
+        go.set()
+        answer = await waiting
+        assert (answer.status_code, answer.json()["differences"][0]["field"]) == (409, "x")
+
+
 async def test_a_topic_created_anew_has_no_marker_of_the_one_before(tmp_path: Path) -> None:
     store = MemoryStore()
     async with in_loop(tmp_path, 1, store) as cluster, asking(cluster, 0) as http:
