@@ -195,7 +195,7 @@ def test_rows_of_a_later_version_are_not_shown_by_an_earlier_one() -> None:
             before.raised(rows)
 
 
-def test_an_audit_takes_a_field_for_dropped_only_if_the_answer_is_of_a_later_version() -> None:
+def test_an_audit_knows_a_dropped_field_by_the_later_version() -> None:
     columns = {"_offset": pa.array([0, 1]), "_expires": pa.nulls(2, TIMESTAMP), "a": pa.array([1, 2])}
     rows, answer = pa.table({**columns, "x": pa.array([3, None])}), pa.table(columns)
     assert disagreement(rows, answer, 0, 2, 0, earlier=True) is None

@@ -493,7 +493,7 @@ async def test_a_topic_of_dead_letters_keeps_the_fields_of_its_letters(tmp_path:
 
 
 @pytest.mark.parametrize("late", ["t", "dead"])
-async def test_of_a_new_field_and_its_drop_in_the_topic_of_dead_letters_one_is_refused(
+async def test_of_a_new_field_and_its_drop_for_dead_letters_one_is_refused(
     tmp_path: Path, late: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both were checked while the other had not begun."""
