@@ -303,25 +303,25 @@ class RequestSettings(Group):
         10,
         gt=0,
         le=3600,
-        description="Timeout for a new connection to send its first request, and for each request to send its "
-        "request line and headers. The broker closes slower connections.",
+        description="Time limit for the first request on a new connection, and for the request line and headers "
+        "of each request. The broker closes slower connections.",
     )
     max_connections: int = Field(
         0,
         ge=0,
-        description="Maximum number of open connections; beyond it, the broker closes the connection that has "
-        "been idle longest. Streams and long polls may use three quarters of max_connections. The "
-        "broker accepts a few additional connections for probes and from other brokers. With "
-        "max_connections=0, the maximum is 256 less than nine tenths of the open-file limit, but not "
-        "more than 16,384.",
+        description="Maximum number of open connections; if there are more, the broker closes the connection "
+        "that has been idle longest. Streams and long polls may use three quarters of "
+        "max_connections. The broker accepts a few additional connections for probes and from other "
+        "brokers. With max_connections=0, the maximum is 256 less than nine tenths of the open-file "
+        "limit, but not more than 16,384.",
     )
     max_connections_per_address: int = Field(
         0,
         ge=0,
         description="Maximum number of open connections per client address (per /64 network for IPv6), except "
-        "for loopback; beyond it, the broker closes the address's oldest idle connection. For "
-        "clients behind `trusted_proxies`, the same limit applies to requests in flight instead of "
-        "connections. With max_connections_per_address=0, the maximum is a quarter of "
+        "for loopback; if an address has more, the broker closes the oldest idle connection of this "
+        "address. For clients behind `trusted_proxies`, the same limit applies to requests in flight "
+        "instead of connections. With max_connections_per_address=0, the maximum is a quarter of "
         "max_connections.",
     )
     trusted_proxies: str = Field(
@@ -371,15 +371,15 @@ class PayloadSettings(Group):
         1000,
         ge=1,
         le=1_000_000,
-        description="Maximum number of unpublished uploads per topic; beyond it, the broker answers 429. Each "
-        "unpublished upload may use space in the store until it expires.",
+        description="Maximum number of unpublished uploads per topic; the broker answers 429 to further uploads. "
+        "Each unpublished upload may use space in the store until it expires.",
     )
     max_write_uploads: int = Field(
         100_000,
         ge=1,
         le=1_000_000,
-        description="Maximum number of unused uploads for writes per topic; beyond it, the broker answers 429. "
-        "Uploads for writes do not count toward max_open_uploads.",
+        description="Maximum number of unused uploads for writes per topic; the broker answers 429 to further "
+        "uploads. Uploads for writes do not count toward max_open_uploads.",
     )
     upload_expires_s: int = Field(
         86_400,
@@ -482,7 +482,7 @@ class JournalSettings(Group):
         256 * MIB,
         ge=MIB,
         description="Flush the oldest tails when the journal contains more bytes of unflushed messages than "
-        "this. Larger values lead to larger Parquet files and longer recoveries.",
+        "this. A larger journal allows larger Parquet files, but makes recoveries longer.",
     )
     journal_puts_per_s: float | None = Field(
         None,
@@ -543,9 +543,9 @@ class JournalSettings(Group):
         ge=1,
         le=3600,
         description="Mirrored journal: write commits to the store once they have been only in memory for this "
-        "long, many commits in one object. With a lower value, fewer messages are lost if all "
-        "mirrors fail at the same time, but the broker needs more puts. Without journal_exposure_s, "
-        "messages that have mirrors reach the store only in Parquet files.",
+        "long, many commits in one object. With a lower journal_exposure_s, fewer messages are lost "
+        "if all mirrors fail at the same time, but the broker needs more puts. Without "
+        "journal_exposure_s, messages that have mirrors reach the store only in Parquet files.",
     )
     mirror_patience_s: float = Field(
         0.5,
