@@ -24,8 +24,8 @@ def accept_loss(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Accept the loss of the messages that only a dead broker and its mirrors had. The command cannot be undone. The
-    dead broker's segments are sealed at the end of their files, and continue in successors."""
+    """Accept the loss of the messages that only a dead broker and its mirrors had. The command cannot be undone. Each
+    of the dead broker's segments is sealed at the end of its files, and its key range continues in a new segment."""
     from seaweedq.client.core.calls import call
 
     answer = run(url, call("POST", "/v1/cluster/accept-loss", {"broker": broker}, repeatable=True))
