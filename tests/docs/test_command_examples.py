@@ -22,6 +22,7 @@ ELSEWHERE = {
     "seaweedq context": "tests/cli/test_context.py",
     "seaweedq spark": "tests/spark/jobs",
     "seaweedq cluster rebuild": "tests/docs/test_drill.py",
+    "seaweedq journal": "tests/journal/test_mirrored_processes.py",
 }
 LEFT_OUT = {
     "SEAWEEDQ_FLUSH_MAX_AGE_S=10s seaweedq serve": "as serve",

@@ -347,7 +347,10 @@ def test_which_routes_change_something() -> None:
     assert {(method, path) for method, path in changing if path.startswith("/")} == {
         *((verb, "/v1/topics/t1") for verb in ("PUT", "PATCH", "DELETE")),
         *((verb, "/v1/principals/p") for verb in ("PUT", "DELETE")),
-        *(("POST", one) for one in ("/v1/tokens", "/v1/cluster/level", "/v1/cluster/rebuild")),
+        *(
+            ("POST", one)
+            for one in ("/v1/tokens", *(f"/v1/cluster/{one}" for one in ("level", "rebuild", "accept-loss")))
+        ),
         ("DELETE", f"/v1/tokens/{'0' * 16}"),
     }
 
