@@ -196,7 +196,7 @@ class InsideLog:
         now_s = self._clock.monotonic_s()
         if error.inside and now_s >= self._next_s.get(type(error), now_s):
             self._next_s[type(error)] = now_s + EVERY_S
-            logger.warning("a request was answered with %s: %s", error.slug, self._masked(str(error)))
+            logger.warning("a request was answered with the error %s: %s", error.slug, self._masked(str(error)))
 
 
 def unexpected(error: Exception) -> tuple[int, dict[str, str], bytes]:

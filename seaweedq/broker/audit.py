@@ -311,7 +311,8 @@ class AuditTopic(Service):
         found = await self._catalog.require(TOPIC)
         if not fits(found.layout):
             raise TopicConflict(
-                f"topic {TOPIC!r} cannot store the audit, because it has other columns; delete the topic"
+                f"topic {TOPIC!r} cannot store the audit, because its columns are not those of audit "
+                "events; delete the topic"
             )
         return found
 

@@ -47,7 +47,7 @@ class Credentials:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         if token is not None and token_file is not None:
-            raise ValueError("give token or token_file, not both")
+            raise ValueError("pass either token or token_file, not both")
         environment = os.environ if environment is None else environment
         named = "the token"
         if token is None and token_file is None:

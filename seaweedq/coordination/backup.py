@@ -281,7 +281,7 @@ def _decode(data: bytes, name: str, sealer: Sealer) -> tuple[_Subject, _Content,
 
 def _inflated(packed: bytes, size: int) -> _Content:
     if not 0 <= size <= MAX_STATE_BYTES:
-        raise ValueError(f"the keys of the backup would have {size} bytes")
+        raise ValueError(f"the backup states an impossible size of its keys, {size} bytes")
     return _CONTENT.decode(zlib.decompressobj().decompress(packed, size))  # never more, whatever it holds
 
 

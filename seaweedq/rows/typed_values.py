@@ -91,7 +91,7 @@ def check_range(column: pa.Array) -> None:
     bounds = pc.min_max(column.cast(pa.int64()))
     low, high = bounds["min"].as_py(), bounds["max"].as_py()
     if low is not None and not MIN_US <= low <= high <= MAX_US:
-        raise ValueError("is outside the years 1 to 9999")
+        raise ValueError("the time is outside the years 1 to 9999")
 
 
 def keys_of(values: Sequence[pa.Array], fields: pa.Schema, key_field: str) -> pa.Array:

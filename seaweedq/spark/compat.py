@@ -87,7 +87,9 @@ def _check(version: str | None, oldest: tuple[int, int], what: str) -> None:
 
         version = str(pyspark.__version__)
     if tuple(map(int, version.split(".")[:2])) < oldest:
-        raise ClientError(f"this is Spark {version}; seaweedq {what} with Spark {oldest[0]}.{oldest[1]} or newer")
+        raise ClientError(
+            f"Spark {version} is too old: seaweedq {what} only with Spark {oldest[0]}.{oldest[1]} or newer"
+        )
 
 
 def register(spark: "SparkSession") -> None:

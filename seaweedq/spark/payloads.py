@@ -104,7 +104,7 @@ class PayloadReader:
         uri, size = reference["uri"] or "", reference["size"]
         found = _URI.fullmatch(uri)
         if not found or "/../" in uri or "/./" in uri or (self.within and not uri.startswith(self.within)):
-            raise ClientError("the URI is not that of a payload of a topic, or lies outside the allowed folder")
+            raise ClientError("the URI is not the URI of a topic's payload, or lies outside the allowed folder")
         if size is None or not 0 <= size <= self.max_bytes:
             raise ClientError(f"the payload has {size} bytes, but max_bytes is {self.max_bytes}")
         import fsspec  # workers without payloads are spared it

@@ -84,7 +84,10 @@ class Source:
         check_write_version()
         options = WriteOptions.parse(self._given)
         if overwrite:
-            raise ValueError("a write cannot replace a topic's messages: use mode('append'), or outputMode")
+            raise ValueError(
+                "a write cannot replace a topic's messages; use mode('append') for a batch, or "
+                "outputMode('append') for a stream"
+            )
         with Client(options.url) as client:
             facts = client.run(call("GET", topic_path(options.topic)))
             if options.invalid_rows:

@@ -102,8 +102,12 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
             for number, offset in bound.items():
                 if number not in known or offset > known[number].end:
                     raise ValueError(
-                        f"startingOffsets has offset {offset} for segment {number}, which "
-                        + (f"ends at {known[number].end}" if number in known else f"is not among {sorted(known)[:10]}")
+                        f"startingOffsets has the invalid offset {offset} for segment {number}: "
+                        + (
+                            f"the segment ends at offset {known[number].end}"
+                            if number in known
+                            else f"the topic's segments are {sorted(known)[:10]}"
+                        )
                     )
             return self._with_time(initial(known, bound))
         return self._with_time(initial(known, {}) if bound == "earliest" else latest(known))

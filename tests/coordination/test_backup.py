@@ -180,7 +180,7 @@ def test_without_a_secret_rights_stay_out_of_a_store_of_others() -> None:
 
 def test_a_forged_size_is_damage_and_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backup, "MAX_STATE_BYTES", 10)
-    with pytest.raises(Damaged, match="the keys of the backup would have"):
+    with pytest.raises(Damaged, match="states an impossible size of its keys"):
         decode_state(snapshot(), NAME, SEALED)
 
 

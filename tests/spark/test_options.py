@@ -186,7 +186,7 @@ def test_wrong_options_of_a_write(options: dict[str, str], says: str) -> None:
 
 
 def test_writes_that_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"a write cannot replace a topic's messages: use mode\('append'\)"):
+    with pytest.raises(ValueError, match=r"a write cannot replace a topic's messages; use mode\('append'\)"):
         Source(GIVEN).writer(None, True)  # type: ignore[arg-type]
     check_write_version("4.2.0")
     monkeypatch.setattr("pyspark.__version__", "4.1.9")

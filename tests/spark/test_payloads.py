@@ -81,11 +81,11 @@ def reference(path: Path, content: bytes, **other: Any) -> dict[str, Any]:
         ({"size": None}, "max_bytes"),
         ({"size": -1}, "max_bytes"),
         ({"size": 101}, "max_bytes"),
-        ({"uri": None}, "is not that of a payload"),
-        ({"uri": "file:///etc/passwd"}, "is not that of a payload"),
-        ({"uri": "http://169.254.169.254/_payloads/t/20261121/x"}, "is not that of a payload"),
-        ({"uri": "s3://b/_payloads/t/20261121/x?versionId=1"}, "is not that of a payload"),
-        ({"uri": "file:///a/../_payloads/t/20261121/x"}, "is not that of a payload"),
+        ({"uri": None}, "is not the URI of a topic's payload"),
+        ({"uri": "file:///etc/passwd"}, "is not the URI of a topic's payload"),
+        ({"uri": "http://169.254.169.254/_payloads/t/20261121/x"}, "is not the URI of a topic's payload"),
+        ({"uri": "s3://b/_payloads/t/20261121/x?versionId=1"}, "is not the URI of a topic's payload"),
+        ({"uri": "file:///a/../_payloads/t/20261121/x"}, "is not the URI of a topic's payload"),
         ({"uri": "file:///nowhere/_payloads/t/20261121/x"}, "No such file"),
     ],
 )
@@ -101,7 +101,7 @@ def test_what_is_wrong(tmp_path: Path, other: dict[str, Any], says: str) -> None
 
 def test_only_within(tmp_path: Path) -> None:
     good = reference(tmp_path / "_payloads/t/20261121/20261121-0-ab", b"content")
-    with pytest.raises(ClientError, match="is not that of a payload"):
+    with pytest.raises(ClientError, match="is not the URI of a topic's payload"):
         PayloadReader(100, "raise", "s3://bucket/").read(good)
 
 

@@ -164,7 +164,7 @@ def relayed_caller(request: Request) -> Caller:
     try:
         named = _CALLER_HEADER.decode(text)
     except msgspec.DecodeError:
-        raise Forbidden(f"another broker sent a header {CALLER_HEADER} that cannot be read") from None
+        raise Forbidden(f"another broker sent an invalid header {CALLER_HEADER}") from None
     return Caller(named.principal, named.token, (EVERYTHING,), named.expires_us, uid=named.uid)
 
 

@@ -205,6 +205,6 @@ def check_client(request: Request) -> None:
     if not (is_asked or _CLIENT in headers or headers.get(b"authorization", b"")[:7].lower() == b"bearer "):
         raise ForeignOrigin(
             f"a GET that leases messages needs the header {CLIENT} (with any value) or "
-            "`Authorization: Bearer ...`, because a web page could send a GET without them",
+            "`Authorization: Bearer ...`, because a web page can send a GET that has neither",
             header=CLIENT,
         )

@@ -147,8 +147,8 @@ class IncompleteBodies:
                 held, limit = self._budget.incomplete, self._budget.limit_bytes
                 self.release(body)
                 raise Overloaded(
-                    f"requests that are still arriving use {held} bytes of memory; their limit is "
-                    f"{self.limit_bytes} bytes of memory_budget_bytes={limit}; try again",
+                    f"requests that are still arriving use {held} bytes of memory, but may use at most "
+                    f"{self.limit_bytes} of memory_budget_bytes={limit}; try again",
                     budget_bytes=limit,
                 )
             self.release(slow)
@@ -201,8 +201,8 @@ class FairMemory:
     def refusal(self, key: str | None, size: int) -> Overloaded:
         """Returns the error for bytes without room."""
         return Overloaded(
-            f"requests of this principal use {self.held(key)} bytes of memory; {size} more would "
-            "exceed their limit, half of the free part of "
+            f"requests of this principal use {self.held(key)} bytes of memory; with {size} more, "
+            "they would use more than half of the free part of "
             f"memory_budget_bytes={self._budget.limit_bytes}; try again",
             budget_bytes=self._budget.limit_bytes,
         )
@@ -388,8 +388,8 @@ class UnreadAnswers:
     def refusal(self) -> Overloaded:
         """Returns the error for an answer without room, and counts it."""
         detail = (
-            f"answers that clients have not read yet use {self._budget.answers} bytes of memory; "
-            f"their limit is {self.limit_bytes} bytes of "
+            f"answers that clients have not read yet use {self._budget.answers} bytes of memory, "
+            f"but may use at most {self.limit_bytes} of "
             f"memory_budget_bytes={self._budget.limit_bytes}; try again"
         )
         self._refusals.note("answers", detail)

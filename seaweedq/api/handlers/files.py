@@ -162,7 +162,7 @@ async def topic_files(
     """
     if after and segment not in (None, after.segment):
         raise InvalidRequest(
-            f"the parameter after names a file of segment {after.segment}, but the parameter segment is {segment}",
+            f"the parameter `after` names a file of segment {after.segment}, but the parameter `segment` is {segment}",
             field="after",
         )
     named = await services.catalog.require(topic)

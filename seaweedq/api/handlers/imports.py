@@ -331,7 +331,9 @@ def _bare(topic: Topic, format: str, bare: bool | UnsetType) -> bool:
     if bare is UNSET:
         return format == "ndjson" and topic.record.config.lines_are_bare
     if bare and (format != "ndjson" or topic.layout.format is Format.BYTES):
-        raise InvalidRequest("bare can be used only for NDJSON files, and only on json and typed topics", field="bare")
+        raise InvalidRequest(
+            "`bare` can be used only for NDJSON files, and only on json and typed topics", field="bare"
+        )
     return bool(bare)
 
 

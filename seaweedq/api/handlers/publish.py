@@ -377,8 +377,8 @@ def _check_format(layout: Layout, stated: str | None) -> None:
     own = layout.format.value
     if stated is not None and stated != own:
         raise InvalidRequest(
-            f"the request asks for the format {stated[:20]!r}, but the topic has the format "
-            f"{own}, or would be created with it",
+            f"the request asks for the format {stated[:20]!r}, but the topic has, or would be "
+            f"created with, the format {own}",
             field="format",
             value=stated[:20],
         )

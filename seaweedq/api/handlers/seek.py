@@ -137,7 +137,9 @@ def _place_of(to: Literal["latest", "earliest"] | SeekTo) -> SeekPlace:
     if not isinstance(to, SeekTo):
         return to
     if (to.timestamp is UNSET) == (to.offsets is UNSET):
-        raise InvalidRequest("the field to must contain exactly one of timestamp and offsets", field="to")
+        raise InvalidRequest(
+            "the field `to` must contain exactly one of the fields `timestamp` and `offsets`", field="to"
+        )
     if to.offsets is not UNSET:
         return AtOffsets(to.offsets)
     assert to.timestamp is not UNSET

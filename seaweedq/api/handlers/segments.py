@@ -682,7 +682,7 @@ def _points(number: int, whole: KeyRange, wanted: SplitRequest) -> list[int]:
     """Returns the key hashes at which a range is cut. Raises InvalidRequest."""
     if wanted.at is not UNSET:
         if wanted.parts is not UNSET:
-            raise InvalidRequest("the fields parts and at cannot be combined", field="at", value=wanted.at)
+            raise InvalidRequest("the fields `parts` and `at` cannot be combined", field="at", value=wanted.at)
         return wanted.at
     parts = wanted.parts or 2
     if len(whole) < parts:

@@ -259,8 +259,8 @@ def changed_config(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
     replace = msgspec.structs.replace
     if wanted.ndjson == "bare" and config.format == "bytes":
         raise InvalidRequest(
-            "ndjson cannot be bare for a bytes topic: bare lines are JSON values, and a bytes "
-            "topic cannot store JSON values",
+            "`ndjson` cannot be `bare` for a bytes topic: bare lines are JSON values, and a "
+            "bytes topic cannot store JSON values",
             field="ndjson",
             value="bare",
         )

@@ -207,7 +207,7 @@ class OwnRevocations:
             try:
                 said = await membership.end_exemption()
             except CoordinationUnavailable as error:
-                logger.info("could not record yet that this broker may be suspected again to be dead: %s", error)
+                logger.info("could not record yet that other brokers may again report this broker as dead: %s", error)
             await asyncio.sleep(AGAIN_S)
         await asyncio.Event().wait()
 

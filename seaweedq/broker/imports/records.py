@@ -46,7 +46,7 @@ def producer_of(name: str, record: ImportRecord | WriteRecord) -> tuple[str, int
 def with_state(record: Work, state: str, **changes: object) -> Work:
     """Returns the record in its next state. Raises ValueError for a state that cannot follow."""
     if state not in NEXT[record.state]:
-        raise ValueError(f"the record cannot change from state {record.state} to state {state}")
+        raise ValueError(f"the record of an import or write cannot change from state {record.state} to state {state}")
     return msgspec.structs.replace(record, state=state, **changes)
 
 

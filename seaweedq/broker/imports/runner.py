@@ -218,7 +218,7 @@ class WorkRunner(Generic[Work]):
                     deaths = deaths + 1 if at == work.now.rows_done else 1
                     at = work.now.rows_done
                     logger.warning(
-                        "the process that reads the file of the %s of upload or writer %s failed: %s",
+                        "the process that reads files failed during the %s of upload or writer %s: %s",
                         self._files.kind,
                         where.name,
                         error,
@@ -240,7 +240,7 @@ class WorkRunner(Generic[Work]):
         except WorkLost:
             logger.info(
                 "this broker no longer works on the %s of upload or writer %s: another broker "
-                "continues it, or it was removed",
+                "continues the work, or the record of the work was removed",
                 self._files.kind,
                 where.name,
             )

@@ -88,7 +88,7 @@ async def _sealed_producers(
         return None
     if chain.last is None or chain.last.seal is None:
         raise ChainDamaged(
-            f"the segment of {chain.folder} was replaced, but its files do not end with a seal", name=chain.folder
+            f"the segment in {chain.folder} was replaced, but its files do not end with a seal", name=chain.folder
         )
     return _tables(chain, chain.last, segment)
 

@@ -77,7 +77,7 @@ class Budget:
         if self.held + size > self.limit_bytes:
             raise Overloaded(
                 f"{self.held} bytes of memory are in use, and {size} more would exceed "
-                f"memory_budget_bytes={self.limit_bytes}; buffered messages are being flushed, try "
+                f"memory_budget_bytes={self.limit_bytes}; buffered messages are being flushed, so try "
                 "again",
                 budget_bytes=self.limit_bytes,
             )

@@ -343,7 +343,8 @@ class Replay:
         record = with_dying(delivery.window.record(epoch), cursor)
         if found := broken_by(cursor if there else None, record):
             logger.error(
-                "not applying recovered acks to the cursor %s: %s; from %s to %s",
+                "not applying recovered acks to the cursor %s, because an invariant would be broken: "
+                "%s; before: %s; after: %s",
                 path,
                 "; ".join(found),
                 cursor,

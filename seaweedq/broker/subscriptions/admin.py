@@ -260,8 +260,9 @@ def _check_dying(subscription: Subscription, changes: Mapping[str, Any]) -> None
     """Raises NoDeadLetters if a change takes the topic away that dying messages go to."""
     if changes.get("dead_letter_topic", "") is None and (count := subscription.dying):
         raise NoDeadLetters(
-            f"{count} messages of subscription {subscription.name!r} have not been written to its "
-            "dead_letter_topic yet; name another topic, or wait until they are written",
+            f"dead_letter_topic cannot be removed: {count} messages of subscription "
+            f"{subscription.name!r} have not been written to that topic yet; name another topic, "
+            "or wait until the messages are written",
             topic=subscription.topic.name,
             subscription=subscription.name,
         )

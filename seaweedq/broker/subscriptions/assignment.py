@@ -127,7 +127,7 @@ class Assignment:
         NotOwner if that one has changed, NeedsNewerBroker, and InvariantViolated if the epoch would fall."""
         if before and (found := broken_by_subscription(before.record, wanted.record)):
             logger.error(
-                "refusing to change %s, because an invariant would be broken: %s; from %s to %s",
+                "refusing to change %s, because an invariant would be broken: %s; before: %s; after: %s",
                 key_of(topic, name),
                 found,
                 before,

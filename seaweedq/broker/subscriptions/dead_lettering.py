@@ -109,8 +109,8 @@ class DeadLetterTopics:
                 raise Forbidden(
                     f"dead letters are published with the rights of the principal {record.creator!r}, "
                     "which is disabled or was deleted (a new principal with the same name does not have "
-                    "these rights). To publish the dead letters with your own rights, PATCH "
-                    "dead_letter_topic, even to the same topic",
+                    "these rights). To publish the dead letters with your own rights, send a PATCH that "
+                    "sets dead_letter_topic, even to the same topic",
                     action=str(Action.PUBLISH),
                     resource=name,
                 )

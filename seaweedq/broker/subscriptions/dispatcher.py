@@ -112,7 +112,7 @@ class Dispatcher:
             before.check_readable(before.frontier.hidden | before.unreadable)
             if not await self._write_all(before, f"a seek is currently moving subscription {name!r}; try again"):
                 self.forget(topic, name)
-                raise NotOwner(f"subscription {name!r} is no longer dispatched by this broker")
+                raise NotOwner(f"this broker no longer dispatches subscription {name!r}")
             new = before.held.with_record(self.used(_with_seek(before.record, key, target)))
             try:
                 reach("seek.begin")

@@ -159,7 +159,7 @@ class CursorStore:
             if found := broken.get(one.segment):
                 logger.error(
                     "not writing the cursor of subscription %s for segment %s of topic %s, because an "
-                    "invariant would be broken: %s; from %s to %s",
+                    "invariant would be broken: %s; before: %s; after: %s",
                     name,
                     one.segment,
                     topic.name,
@@ -360,7 +360,7 @@ class OpenSubscriptions:
     def forget(self, topic: Topic, name: str | None = None) -> None:
         """Closes a subscription, or all of a topic, that was deleted or is another broker's."""
         for key in [k for k in self._subscriptions if k[0] is topic and name in (None, k[1])]:
-            self._subscriptions.pop(key).close(f"subscription {key[1]!r} is no longer dispatched by this broker")
+            self._subscriptions.pop(key).close(f"this broker no longer dispatches subscription {key[1]!r}")
         if not any(key[0] is topic for key in self._subscriptions):
             self._readables.forget(topic)
 

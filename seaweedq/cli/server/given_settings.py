@@ -177,7 +177,7 @@ def check_peer_port(settings: Settings) -> None:
     last = 0 if settings.member else settings.brokers - 1
     if settings.port and abs(settings.peer_port - settings.port) <= last:
         raise InvalidRequest(
-            f"setting peer_port={settings.peer_port} must not be a port for clients: these use port={settings.port}"
+            f"setting peer_port={settings.peer_port} must differ from the ports that clients use: port={settings.port}"
             + (f" and the {last} ports after it" if last else "")
             + "; choose another peer_port",
             field="peer_port",

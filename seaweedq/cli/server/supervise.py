@@ -110,9 +110,7 @@ def _wait_for_orphans(settings: Settings) -> None:
         try:
             lock.acquire()
         except DataFolderInUse as error:
-            logger.warning(
-                "%s. The parent process of that broker has ended; waiting until the broker has stopped", error
-            )
+            logger.warning("waiting until a broker whose parent process has ended stops: %s", error)
             lock.acquire(_grace_s(settings))
         lock.release()
 

@@ -209,7 +209,9 @@ class Upload:
     def _url(self, upload_id: str) -> Steps[Url]:
         found = yield from self._find(upload_id)
         if found.url is None:
-            raise UploadMismatch(f"upload {upload_id} accepts no more bytes", upload_id=upload_id)
+            raise UploadMismatch(
+                f"upload {upload_id} accepts no more bytes, because it is no longer open", upload_id=upload_id
+            )
         return Url(found.url, found.method, found.headers)
 
     def _part_url(self, upload_id: str, number: int) -> Steps[Url]:

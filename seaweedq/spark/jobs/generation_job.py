@@ -244,11 +244,14 @@ class GenerationJob:
                 f"{topic.facts['created_at']}; choose another folder"
             )
         if self.kind == "export" and newest.partition_by != by:
-            was = ",".join(newest.partition_by)
+            was = (
+                f"with --partition-by {','.join(newest.partition_by)}"
+                if newest.partition_by
+                else "without --partition-by"
+            )
             raise ClientError(
-                f"the generations in {self.target.to} were written "
-                + (f"with --partition-by {was}" if was else "without --partition-by")
-                + ", and all generations in a folder are read together; use the same option, or choose another folder"
+                f"the generations in {self.target.to} were written {was}, and all generations in a folder are read "
+                "together; use the same option, or choose another folder"
             )
 
     def _write(self, frame: "DataFrame", place: Place, begun: Begun) -> int:

@@ -200,7 +200,7 @@ async def test_a_decoder_counts_for_its_callers_share() -> None:
     for caller, size in (("a", 30), ("b", 1)):
         fair.claim(caller, size)
         budget.hold(size)
-    with pytest.raises(Overloaded, match="use 30 bytes of memory; 30 more would exceed their limit"):
+    with pytest.raises(Overloaded, match="use 30 bytes of memory; with 30 more, they would use more than half"):
         await memory.run("a", 10, 30, str)  # its other requests may wait as well: nobody else makes room
     alone = asyncio.create_task(memory.run("a", 30, 30, may_end.wait))
     await until(lambda: budget.decoding == 30)

@@ -116,7 +116,7 @@ def test_wrong_parameters(http: httpx.Client, topic: str) -> None:
         ({"after": "0/../secret"}, "after is '0/../secret'; it must be a segment and the name of a file"),
         (
             {"after": "1/00000000-0000000000000000.parquet", "segment": "2"},
-            "the parameter after names a file of segment 1, but",
+            "the parameter `after` names a file of segment 1, but",
         ),
         ({"segment": "x"}, "segment is 'x'; it must be a whole number"),
     ):

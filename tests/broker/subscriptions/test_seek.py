@@ -120,7 +120,10 @@ async def test_a_seek_out_of_range_is_refused_one_below_the_start_is_moved_up(tm
         problem_of(await http.post(path, json={}), 422, "invalid-request", "to")
         both = {"timestamp": "2020-01-01T00:00:00Z", "offsets": {"0": 1}}
         problem_of(
-            await http.post(path, json={"to": both}), 422, "invalid-request", "exactly one of timestamp and offsets"
+            await http.post(path, json={"to": both}),
+            422,
+            "invalid-request",
+            "exactly one of the fields `timestamp` and `offsets`",
         )
         assert (await seek(http, {"offsets": {"0": 40}}))["moved"] == []
         assert await pull(http) == []
