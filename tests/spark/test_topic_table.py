@@ -187,5 +187,5 @@ def test_wrong_input(spark: Any, broker: BrokerProcess, numbers: str, monkeypatc
     monkeypatch.delenv("SEAWEEDQ_URL", raising=False)
     with pytest.raises(ValueError, match="SEAWEEDQ_URL is not set"):
         read_topic(spark, numbers)
-    with pytest.raises(ClientError, match=r"this is Spark 3\.5\.1; .* with Spark 4\.0 or newer"):
+    with pytest.raises(ClientError, match=r"Spark 3\.5\.1 is too old: .* with Spark 4\.0 or newer"):
         check_version("3.5.1")
