@@ -93,7 +93,9 @@ class DeadMirroredJournal:
         if set_of.record.state != "decided":
             set_of = await self._decide(set_of)
         if set_of.record.is_lossy and not self._is_given_up:
-            raise JournalUnreachable("its loss was accepted, and the leader goes on without the rest")
+            raise JournalUnreachable(
+                "the loss of this journal was accepted, so the leader continues without the rest of the journal"
+            )
         if set_of.record.copy:
             self._copy, self._copied = f"{self._broker}{COPY}{set_of.record.copy}", range(set_of.record.slots)
 
@@ -176,7 +178,9 @@ class DeadMirroredJournal:
         if members and not self._is_given_up:
             mirrors = [one.broker for one in record.members]
             asked = f"; {', '.join(silent)} did not answer" if silent else ", and no running broker has its commits"
-            raise JournalUnreachable(f"its mirrors ({', '.join(mirrors)}) are gone{asked}", silent, mirrors)
+            raise JournalUnreachable(
+                f"the mirrors of the journal ({', '.join(mirrors)}) are gone{asked}", silent, mirrors
+            )
         return "", 0, bool(members)
 
     async def _copy_from(self, at: FoundHolding) -> tuple[str, int]:

@@ -234,7 +234,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         if dropped := sorted({*names} - {*facts.schema.names}):
             raise ClientError(
                 f"version {facts.schema_id} of the schema of topic {self.options.topic!r} no longer has the fields "
-                f"{dropped}; start the query again, which goes on from its checkpoint without these fields"
+                f"{dropped}; start the query again: it then continues from its checkpoint without these fields"
             )
         if wider := [n for n in names if facts.schema.field(n).type != before.schema.field(n).type]:
             raise ClientError(

@@ -69,7 +69,7 @@ async def test_a_lossy_copy_is_not_taken_for_the_whole() -> None:
     record = await world.set_of()
     assert record is not None
     assert (record.state, record.is_lossy) == ("decided", True)
-    with pytest.raises(JournalUnreachable, match="its loss was accepted"):
+    with pytest.raises(JournalUnreachable, match="the loss of this journal was accepted"):
         await world.recovered()
     assert await world.recovered(is_given_up=True) == []
 

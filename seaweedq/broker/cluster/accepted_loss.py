@@ -65,7 +65,7 @@ class AcceptedLoss:
         """Accepts the loss of a broker's journal; again, if it was accepted before. Raises JournalConflict if nothing
         is lost of it, or it is of another kind, NeedsNewerBroker, CoordinationUnavailable."""
         if await self._coordination.get(keys.BROKERS.key(broker)):
-            raise JournalConflict(f"broker {broker} is running, so its journal is not lost", broker=broker)
+            raise JournalConflict(f"broker {broker} is running, so nothing of its journal is lost", broker=broker)
         while True:
             there = await self._coordination.get(keys.JOURNALS.key(broker))
             if there is None:
@@ -74,22 +74,22 @@ class AcceptedLoss:
             record = held.record
             if record.kind != MIRRORED:
                 raise JournalConflict(
-                    f"the journal of {broker} has the kind {record.kind!r}; only the loss of a mirrored journal can be "
-                    "accepted",
+                    f"the journal of broker {broker} is of the kind {record.kind!r}; only the loss of a mirrored "
+                    "journal can be accepted",
                     broker=broker,
                 )
             if record.loss_accepted_us or record.recovered:
                 break
             if record.unknown is None:
                 raise JournalConflict(
-                    f"the journal of {broker} is not unknown: the leader is recovering it, and loses nothing",
+                    f"the journal of broker {broker} can be reached: the leader is recovering it without a loss",
                     broker=broker,
                 )
             accepted = held.replace(loss_accepted_us=max(1, self._clock.now_us()))
             put = Put(there.key, keys.JOURNALS.encode(accepted))
             reach("loss.accept")
             if await self._coordination.commit([Compare(there.key, held.revision)], [put]):
-                logger.warning("the loss of the journal of %s was accepted", broker)
+                logger.warning("an administrator accepted the loss of the journal of broker %s", broker)
                 break
         found = await self._coordination.get(keys.MIRRORS.key(broker))
         known = keys.MIRRORS.read(found) if found else None
@@ -119,7 +119,11 @@ class AcceptedLoss:
         reach("loss.lowered")
         if ended:
             segments = sum(map(len, ended.values()))
-            logger.warning("%d segments of %s end where their files do, and go on in successors", segments, broker)
+            logger.warning(
+                "%d segments of broker %s were sealed at the end of their files, and continue in new segments",
+                segments,
+                broker,
+            )
 
     async def _end(self, topic: Topic, number: int, broker: str, dead: Compare) -> bool:
         """Makes sure that a segment has a committed intent. Returns False if it is another broker's by now: then

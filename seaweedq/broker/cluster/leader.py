@@ -136,7 +136,11 @@ class Recoveries:
             except SeaweedqError as error:
                 logger.debug("broker %s cannot reach the journal of %s: %s", other, broker, error)
             else:
-                logger.info("broker %s recovers the journal of %s, which this broker cannot reach", other, broker)
+                logger.info(
+                    "broker %s recovers the journal of broker %s, because this broker cannot reach that journal",
+                    other,
+                    broker,
+                )
                 self._unreached_us.pop(broker, None)
                 return True
         return False
@@ -148,7 +152,7 @@ class Recoveries:
         since_us = self._unreached_us.setdefault(broker, now_us := self._clock.now_us())
         if since_us < now_us and journal.record.unknown is None:
             logger.error(
-                "no running broker can reach the journal of %s, so its content is unknown, and its segments wait: %s",
+                "no running broker can reach the journal of broker %s, so that broker's segments stay unavailable: %s",
                 broker,
                 unreached,
             )

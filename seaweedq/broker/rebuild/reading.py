@@ -173,7 +173,7 @@ class StoreReader:
         parquet, metadata = open_entry(io.BytesIO(await self._store.read(marker)), marker)
         parquet.close()
         if not isinstance(metadata.schema_record, dict):
-            raise ChainDamaged(f"{marker} has no record of a schema", name=marker)
+            raise ChainDamaged(f"the marker {marker} does not contain the record of a schema", name=marker)
         key = keys.SCHEMAS.key(metadata.topic, metadata.first_offset, metadata.schema_id)
         return keys.SCHEMAS.read(Entry(key, msgspec.json.encode(metadata.schema_record), 0))
 

@@ -61,7 +61,9 @@ async def test_a_mirror_recovers_what_the_leader_cannot_reach(
         owner = next(one for one in (leader, other) if one.id == inside.catalog(leader).segment(topic, 0).record.owner)
         await until(lambda: inside.catalog(owner).segment(inside.topic(owner, "t"), 0).record.owner == owner.id)
         assert [one.end for one in await inside.ownership(owner).mine(inside.topic(owner, "t"))] == [3]
-        assert f"broker {other.id} recovers the journal of {dead}, which this broker cannot reach" in caplog.text
+        assert (
+            f"broker {other.id} recovers the journal of broker {dead}, because this broker cannot reach" in caplog.text
+        )
 
 
 async def test_one_that_nobody_can_reach_is_named_with_since_when(
