@@ -137,7 +137,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], line: msgspec.Raw) -> Any:
     except UnicodeDecodeError as error:
         raise BadRecord("not UTF-8") from error
     except msgspec.DecodeError as error:
-        raise BadRecord(f"the text is not JSON ({'cut off' if 'truncated' in str(error) else _where(line)})") from error
+        raise BadRecord(f"not JSON ({'cut off' if 'truncated' in str(error) else _where(line)})") from error
 
 
 def _where(line: msgspec.Raw) -> str:

@@ -30,7 +30,9 @@ def test_topics_come_change_and_go(real_client):
     with pytest.raises(TopicConflict) as conflict:
         real_client.create_topic("life", key_field="other")
     assert "key_field" in conflict.value.fields["differences"]
-    assert str(conflict.value).endswith("""topic 'life' exists: key_field is "k", but the request has "other\"""")
+    assert str(conflict.value).endswith(
+        """topic 'life' already exists: key_field is "k", but the request states "other\""""
+    )
     assert len(traceback.extract_tb(conflict.tb)) == 3, "the caller's line, the method and the call"
     assert "life" in [topic["name"] for topic in real_client.topics()]
     assert len(real_client.segments("life")) == 2

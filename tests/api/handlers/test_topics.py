@@ -87,9 +87,9 @@ def test_a_conflict_names_both_values(http: httpx.Client) -> None:
     wanted = {"key_field": "carrier", "scaling": {"max_segments": 9}, "retention": {"max_bytes": 7_000_000}}
     told = problem_of(http.put("/v1/topics/both", json=wanted), 409, "topic-exists")["detail"]
     assert told == (
-        "topic 'both' exists: scaling.max_segments is 8, but the request has 9, "
-        "retention.max_bytes is null, but the request has 7000000, "
-        'key_field is null, but the request has "carrier"'
+        "topic 'both' already exists: scaling.max_segments is 8, but the request states 9, "
+        "retention.max_bytes is null, but the request states 7000000, "
+        'key_field is null, but the request states "carrier"'
     )
     other = {"schema": {"type": "struct", "fields": []}}
     told = problem_of(http.put("/v1/topics/both", json=other), 409, "topic-exists")["detail"]

@@ -224,7 +224,7 @@ async def impatient(tmp_path: Path) -> AsyncIterator[InLoop]:
         (0, "split", {"at": []}, 422, "invalid-request", "at"),
         (0, "split", {"at": [0]}, 422, "invalid-request", "at least 1"),
         (0, "split", {"at": [KEY_SPACE]}, 422, "invalid-request", "at"),
-        (0, "split", {"at": [HALF]}, 422, "invalid-request", f"between 0 and {HALF})"),
+        (0, "split", {"at": [HALF]}, 422, "invalid-request", f"between 0 and {HALF}"),
         (0, "split", {"at": [7, 7]}, 422, "invalid-request", "in ascending order"),
         (0, "split", {"at": [8, 7]}, 422, "invalid-request", "in ascending order"),
         (0, "split", {"at": list(range(1, 33))}, 422, "invalid-request", "at"),
