@@ -98,7 +98,7 @@ def test_options_of_the_other_kind() -> None:
         Source(GIVEN | {"startingOffsets": "latest"}).reader(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the option endingOffsets cannot be used for streams, which never end"):
         Source(GIVEN | {"endingOffsets": "latest"}).stream_reader(None)  # type: ignore[arg-type]
-    with pytest.raises(ClientError, match=r"this is Spark 4\.1\.0; seaweedq reads topics as streams with Spark 4\.2"):
+    with pytest.raises(ClientError, match=r"Spark 4\.1\.0 is too old: .* as streams only with Spark 4\.2"):
         check_stream_version("4.1.0")
 
 
@@ -192,7 +192,7 @@ def test_writes_that_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("pyspark.__version__", "4.1.9")
     for make in (Source(GIVEN).writer, Source(GIVEN).stream_writer):
         with pytest.raises(
-            ClientError, match=r"this is Spark 4\.1\.9; seaweedq writes topics with Spark 4\.2 or newer"
+            ClientError, match=r"Spark 4\.1\.9 is too old: seaweedq writes topics only with Spark 4\.2 or newer"
         ):
             make(None, False)  # type: ignore[arg-type]
 
