@@ -227,11 +227,12 @@ class Cluster:
             self.tell(f"{process.life.name} ends a life")
             for end in ends:
                 end.cancel()
+            pauses = process.life.pauses
             try:
                 async with asyncio.timeout(broker.process.settings.shutdown_s + OVERTIME_S):
                     await broker.stop()
             except TimeoutError:  # the process ends itself (cli/server/broker_process), and is started again
-                if not (process.renewing and process.renewing.stands):
+                if pauses == process.life.pauses and not (process.renewing and process.renewing.stands):
                     self.failures.append(f"{process.life.name} did not stop in time")
         return True
 

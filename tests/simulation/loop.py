@@ -33,6 +33,7 @@ class Life:
         self.parent = parent
         self.parts: list[Life] = []
         self.is_dead = self.is_paused = False
+        self.pauses = 0
         self.stands = False  # paused or dead: what the loop looks at
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self.kept: list[asyncio.Handle] = []
@@ -53,6 +54,7 @@ class Life:
     def pause(self) -> None:
         """Takes no step until it goes on."""
         self.is_paused = True
+        self.pauses += 1
         self.stands = True
 
     def go_on(self) -> None:
