@@ -65,6 +65,7 @@ PLAIN = {
     ("post", TOPIC + "/uploads/{upload}/complete"),
     ("get", "/v1/cluster"),
     ("post", "/v1/cluster/level"),
+    ("post", "/v1/cluster/accept-loss"),
     ("post", "/v1/cluster/rebuild"),
     ("get", "/"),
     ("get", "/v1/whoami"),
