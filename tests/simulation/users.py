@@ -261,7 +261,7 @@ class Deletions(User):
         if self.settling:
             await self._subscribe()
             for _ in range(100):
-                if not await self._pull():
+                if await self._pull() == 0:
                     break
             if left := self.here - self.acked:
                 self.strange.append(f"{len(left)} messages came to no consumer of the subscription: {sorted(left)[:5]}")
@@ -269,12 +269,14 @@ class Deletions(User):
     async def _subscribe(self) -> Any:
         return await self.client.create_subscription("deletions", "s", start="earliest", ack_deadline_s=2)
 
-    async def _pull(self) -> int:
-        """Pulls and acks; how many came."""
+    async def _pull(self) -> int | None:
+        """Pulls and acks; how many came, None if nobody answered."""
         path = "/v1/topics/deletions/subscriptions/s"
         body = json.dumps({"max_messages": 50, "wait_s": 2.5, "consumer": self.name})
         found = await self.answer_of("POST", f"{path}/pull", body)
-        messages = found["messages"] if found else []
+        if found is None:
+            return None
+        messages = found["messages"]
         if old := [m["value"] for m in messages if m["value"] in self.gone]:
             self.strange.append(f"messages of a deleted topic are delivered: {old[:5]}")
         self.acked.update(m["value"] for m in messages)

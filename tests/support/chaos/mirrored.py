@@ -76,9 +76,10 @@ def rolled_to(journal: str, cluster: Cluster) -> None:
 
 
 def again(member: Member, journal: str = "", fail_at: str = "") -> None:
-    """SIGTERM, and another start."""
+    """SIGTERM, and another start; it may come to the fail point before it is ready."""
     member.process.terminate(STOP_S)
     if journal:
         at = member.process.arguments.index("--journal") + 1
         member.process.arguments = (*member.process.arguments[:at], journal, *member.process.arguments[at + 1 :])
-    member.process.start(env={"SEAWEEDQ_FAIL_AT": fail_at})
+    member.process.start(wait=False, env={"SEAWEEDQ_FAIL_AT": fail_at})
+    assert waited(lambda: member.process.ready() or bool(fail_at and not member.process.alive), STOP_S)
