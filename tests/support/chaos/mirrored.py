@@ -12,7 +12,7 @@ from tests.support.history.checker import Violation
 from tests.support.history.history import History
 from tests.support.history.load import create
 
-OWNER = ("mirrors.append:9", "mirror.hold:9", "mirrors.change", "mirrors.changed", "mirrors.stored")
+OWNER = ("mirrors.append:9", "mirror.hold:9", "mirrors.change", "mirrors.changed")
 MIRROR = ("mirror.held:20", "mirror.fenced")
 RECOVERER = ("mirrors.closed", "mirrors.fenced", "mirrors.copied", "mirrors.decided")
 LEASE_S = 2.0
