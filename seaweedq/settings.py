@@ -542,8 +542,9 @@ class JournalSettings(Group):
         10,
         ge=1,
         le=3600,
-        description="Mirrored journal: write commits to the store once they have been only in memory for this "
-        "long, many commits in one object. With a lower journal_exposure_s, fewer messages are lost "
+        description="Mirrored journal: the longest time that a commit exists only in memory. After this time, the "
+        "broker writes all waiting commits to the store, many of them in each object. With a lower "
+        "journal_exposure_s, fewer messages are lost "
         "if all mirrors fail at the same time, but the broker needs more puts. Without "
         "journal_exposure_s, messages that have mirrors reach the store only in Parquet files.",
     )

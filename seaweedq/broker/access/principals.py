@@ -206,8 +206,8 @@ class Principals:
         if minted >= MOST_MINTED:
             raise InvalidRequest(
                 f"the principal has issued {minted} tokens from its own tokens; the limit is "
-                f"{MOST_MINTED}. Revoke some tokens, or ask an administrator, who may issue up to "
-                f"{MOST_OF_ONE} tokens for the principal",
+                f"{MOST_MINTED}. Revoke some tokens, or ask an administrator to issue this one: administrators "
+                f"can issue tokens until the principal has {MOST_OF_ONE}",
                 bound=MOST_MINTED,
             )
         if own >= MOST_OF_ONE or len(self.view.tokens) >= MOST:

@@ -141,10 +141,9 @@ def check_auth(settings: Settings) -> None:
     reached = _reached(settings)
     if settings.auth == "auto" and reached:
         raise InvalidRequest(
-            "setting auth='auto' is not enough, because other machines can reach a broker with "
-            f"{reached}; choose who may use the broker: auth=required requires tokens "
-            "(docs/operate/security.md), auth=none lets everyone who can connect read, write and "
-            "delete everything",
+            f"setting auth='auto' is not enough with {reached}, because other machines can reach this broker. "
+            "Set auth=required to require tokens (docs/operate/security.md), or auth=none to let everyone who can "
+            "connect read, write and delete everything",
             field="auth",
         )
     if settings.auth == "none" and not settings.member:  # else the parent has said it
