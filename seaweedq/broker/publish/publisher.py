@@ -257,15 +257,18 @@ class Publishing(Service):
         )
         self.identities = Identities(context.broker, catalog.is_open)
         local, self._forwarder = LocalAppender(log.commit), Forwarder(context.peers, timeout_s)
-        remote = RemoteAppender(
+        self._remote = RemoteAppender(
             *(catalog, self.ownership, context.roster, local, self._forwarder, self.identities, context.clock),
             context.coordination,
         )
-        self.publisher = Publisher(self.ownership, log.commit, local, remote, context.ids, context.clock, timeout_s)
+        self.publisher = Publisher(
+            self.ownership, log.commit, local, self._remote, context.ids, context.clock, timeout_s
+        )
         self.receiver = ForwardReceiver(catalog, self.ownership, local, self.publisher.deadline, context.coordination)
 
     async def stop(self) -> None:
         """Ends what other brokers were asked to append."""
+        await self._remote.stop()
         await self._forwarder.stop()
 
     def forget(self, topic: Topic) -> None:

@@ -83,7 +83,7 @@ class RemoteAppender:
         self._clock = clock
         self._coordination = coordination
         self._gathered: dict[tuple[Topic, int], list[WaitingSingle]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._refreshed_s: dict[str | None, float] = {}  # when a segment of an owner was looked at last
 
     async def append(
@@ -105,9 +105,15 @@ class RemoteAppender:
         waiting.append((message, hashed, done))
         if len(waiting) == 1:
             task = asyncio.create_task(self._append_gathered(topic, segment, deadline))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = None
+            task.add_done_callback(self._tasks.pop)
         return done
+
+    async def stop(self) -> None:
+        """Ends the appends of gathered messages; their outcome is unknown."""
+        for task in (tasks := [*self._tasks]):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _append_gathered(self, topic: Topic, segment: int, deadline: Deadline) -> None:
         waiting = self._gathered[topic, segment]

@@ -14,6 +14,7 @@ import pytest
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.publish import forwarder
 from seaweedq.broker.publish.forwarder import FLIGHTS, IDENTITIES, KEPT, Forwarder, Identities
+from seaweedq.broker.publish.publisher import Publishing
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.deadline import Deadline
@@ -131,6 +132,21 @@ async def test_singles_that_find_no_slot_are_told_and_those_after_them_go_on(tmp
             await place.__aexit__(None, None, None)
         del inside.forward_receiver(together.brokers[1]).receive
         await publish(one, topic, "2")
+
+
+@pytest.mark.brokers
+async def test_a_stop_ends_the_appends_of_gathered_messages(tmp_path: Path) -> None:
+    """They went on after the broker had left, until the time for a publish was over."""
+    async with in_loop(tmp_path, publish_timeout_s=60) as together:
+        one, topic = await deaf_owner(together)
+        waiting = asyncio.create_task(inside.publisher(one).single(topic, single("1"), None))
+        while not (begun := [task for task in asyncio.all_tasks() if "_append_gathered" in repr(task.get_coro())]):
+            await asyncio.sleep(0.01)
+        (publishing,) = [service for service in one.services if isinstance(service, Publishing)]
+        await publishing.stop()
+        assert all(task.done() for task in begun)
+        with pytest.raises(Unavailable):
+            await waiting
 
 
 class SilentPeers:
