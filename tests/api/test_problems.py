@@ -172,7 +172,7 @@ async def test_a_problem_leaves_out_what_the_log_gets(tmp_path: Path, caplog: py
         assert (answer.status_code, answer.json()["detail"]) == (503, "the store answers 500")
         assert "10.1.2.3" not in answer.text
     assert [r.getMessage() for r in caplog.records].count(
-        "a request was answered with store-unavailable: the store answers 500: http://10.1.2.3:8333"
+        "a request was answered with the error store-unavailable: the store answers 500: http://10.1.2.3:8333"
     ) == 1
 
 

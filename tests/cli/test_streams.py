@@ -29,7 +29,7 @@ def run(arguments: list[str], redirected: str, **variables: str) -> tuple[int, s
 @pytest.mark.parametrize(
     ("arguments", "redirected", "expected"),
     [
-        (["sql", "-"], "<&-", (1, "", "seaweedq: the text has 0 statements; give exactly one\n")),
+        (["sql", "-"], "<&-", (1, "", "seaweedq: the SQL text has 0 statements; give exactly one statement\n")),
         (["--version"], ">&-", (0, "", "")),
         (["topic", "list", "--url", "http://127.0.0.1:9"], "2>&-", (1, "", "")),
     ],

@@ -75,8 +75,18 @@ class EmptyEntries:
 
     async def append_here(self, topic: Topic, segments: Sequence[int]) -> bool:
         """Gives each of these segments, of this broker, one more entry, unless it has a tail: that becomes one by
-        itself. Raises Unavailable."""
-        await gather_bounded(SEGMENTS, lambda number: self._append(topic, number), segments)
+        itself. Raises Unavailable for the first that got none; the others have theirs all the same."""
+        failed: list[Unavailable] = []
+
+        async def append(number: int) -> None:
+            try:
+                await self._append(topic, number)
+            except Unavailable as error:
+                failed.append(error)
+
+        await gather_bounded(SEGMENTS, append, segments)
+        if failed:
+            raise failed[0]
         return True
 
     async def _ask(self, topic: Topic, owner: str | None, segments: Sequence[int]) -> bool:

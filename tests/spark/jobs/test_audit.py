@@ -193,7 +193,7 @@ def test_what_cannot_be_audited_is_said_in_a_line(
         (("t", "--store", "file:///none"), 1, "file:///none is not a store of seaweedq: it has no file _cluster.json"),
         (("nosuch", "--url", broker.url), 1, "topic 'nosuch' does not exist"),
         (("t", "--conf", "memory"), 2, "--conf: 'memory' must be NAME=VALUE, such as spark.driver.memory=2g"),
-        (("t", "--storage-options", "[]"), 2, "--storage-options: it must be a JSON object"),
+        (("t", "--storage-options", "[]"), 2, "--storage-options: the value must be a JSON object"),
     ):
         ended, out, err = command("audit", *arguments)
         assert (ended, out) == (code, ""), err

@@ -57,7 +57,7 @@ def test_wrong_input_is_one_line(command: Command, broker: BrokerProcess, topic:
         (("export", topic, "--to", broker.store / "topics" / "out"), 2, "is inside the brokers' store"),
         (("export", topic, "--to", tmp_path / "file" / "out"), 1, "cannot write to"),
         (("export", topic, "--to", out, "--keep", "soon"), 2, "soon"),
-        (("export", topic, "--to", out, "--storage-options", "[]"), 2, "--storage-options: it must be a JSON object"),
+        (("export", topic, "--to", out, "--storage-options", "[]"), 2, "--storage-options: the value must be a JSON"),
         (("compact", topic, "--to", out, "--key", "value"), 2, "--key value needs --order-by"),
         (("compact", topic, "--to", out, "--deleted-where", "nope = 1"), 2, "`nope` cannot be resolved"),
         (("compact", topic, "--to", out, "--deleted-where", "value ="), 2, "--deleted-where 'value =': Syntax error"),
