@@ -261,6 +261,7 @@ async def test_nobody_is_told_of_a_change_once_another_generation_has_begun(tmp_
         assert broker.lost.is_set()
 
 
+@pytest.mark.long
 @pytest.mark.brokers
 async def test_no_file_of_a_topic_goes_before_its_deletion_is_in_the_store(tmp_path: Path) -> None:
     """Also where the deletion of a broker that died is ended by the leader."""

@@ -169,6 +169,7 @@ async def test_who_loses_its_lease_begins_again_unless_it_was_told_to_stop(
     assert await process.live() is not signalled
 
 
+@pytest.mark.long
 def test_lives_that_were_ready_leave_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each freezes its objects for the collector once it is ready; they go before the next one begins."""
     stop, frozen = StopSignals(NoDeadline(), 0, 0), []

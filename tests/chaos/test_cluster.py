@@ -25,6 +25,7 @@ def cluster(tmp_path_factory):
         yield cluster
 
 
+@pytest.mark.long
 @pytest.mark.service
 def test_it_knows_leader_owners_and_dispatcher_from_etcd(cluster):
     assert cluster.leader() in cluster.members
@@ -51,6 +52,7 @@ def test_one_that_has_just_ended_has_no_state_and_does_not_work(cluster, monkeyp
     assert (member.state(), member.working) == ("", False)
 
 
+@pytest.mark.long
 @pytest.mark.service
 def test_a_broker_that_stops_at_a_fail_point_goes_on(cluster):
     member = cluster.members[1]

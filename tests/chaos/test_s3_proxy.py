@@ -175,6 +175,7 @@ def test_rules_choose_by_method_path_count_and_a_seeded_chance(link, s3, server)
     assert outcomes == [again.random() >= 0.5 for _ in outcomes]
 
 
+@pytest.mark.long
 def test_a_hole_holds_requests_and_healing_brings_them_late(link, s3, there):
     link.cut("to")
     with pytest.raises(HTTPClientError):

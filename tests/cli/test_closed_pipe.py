@@ -61,6 +61,7 @@ def test_a_closed_pipe_ends_a_command_quietly(url: str, arguments: list[str], co
         os.close(writer)
 
 
+@pytest.mark.long
 def test_a_broker_serves_though_nobody_reads_its_greeting(tmp_path: Path) -> None:
     """Also behind a pause that ended its lease: the second start prints the greeting again."""
     reader, writer = os.pipe()

@@ -151,6 +151,7 @@ def test_an_option_of_the_flights_without_them_is_refused(option: tuple[str, ...
     assert "--flights" in ended.stderr
 
 
+@pytest.mark.long
 def test_the_demo_with_flights_agrees_after_a_kill_and_cleans_up(tmp_path):
     process = _demo(tmp_path, "--exit", "--no-spark")
     out, complaint = process.communicate(timeout=120)

@@ -107,6 +107,7 @@ def test_at_a_terminal_it_says_what_it_reads_and_how_to_end(real_broker: BrokerP
     assert values(real_client, "typed") == [{"a": 1}, 5]
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_a_pull_that_gets_nothing_says_why(real_broker: BrokerProcess, real_client: Client) -> None:
     real_client.publish("before", [{"value": 1}, {"value": 2}])

@@ -153,6 +153,7 @@ def test_a_terminal_gets_bars(real_broker, real_client, two_files):
     assert b"2.1" in shown, "MB"
 
 
+@pytest.mark.long
 def test_an_interrupt_ends_it_amid_an_upload_and_leaves_nothing(real_broker, real_client, tmp_path):
     real_client.create_topic("cli-interrupted")
     path, command = tmp_path / "large", ("publish", "cli-interrupted", "--file", tmp_path / "large")

@@ -18,6 +18,7 @@ from tests.support.brokers.in_process import running
 from tests.support.brokers.serving import served
 
 
+@pytest.mark.long
 @pytest.mark.process
 @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
 async def test_what_a_broker_with_tokens_greets_with_works_as_pasted(tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ def test_a_refused_write_says_which_it_was():
     assert raised.value.fields == {"newest": 9, "writer": "w", "number": 7}
 
 
+@pytest.mark.long
 def test_a_failure_names_the_upload_so_that_one_can_go_on():
     broker = _Answers(*[httpx.ConnectError("refused")] * 1000)
     with (
@@ -201,6 +202,7 @@ def _run(broker, *arguments):
     return seaweedq("import", *arguments, "--url", broker.url)
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_the_command_imports(real_broker, real_client, tmp_path):
     real_client.create_topic("imported-4")
@@ -248,6 +250,7 @@ def test_the_command_says_what_is_wrong(real_broker, real_client, tmp_path, monk
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_the_command_says_how_to_go_on_where_brokers_do_not_answer(monkeypatch, capsys, tmp_path):
     """Whoever imported the file once more would have its rows twice."""
     broker = _Answers(*[httpx.ConnectError("refused")] * 1000)
@@ -260,6 +263,7 @@ def test_the_command_says_how_to_go_on_where_brokers_do_not_answer(monkeypatch, 
     assert "seaweedq import t --upload u1 --format ndjson --envelope" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_an_import_that_nobody_waits_for_goes_on(broker_process, tmp_path):
     """Ctrl-C ends the command, which says how to go on; the rows come all the same, and once."""

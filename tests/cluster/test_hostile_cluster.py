@@ -93,6 +93,7 @@ def low_of(together: Together, segment: int) -> int:
     return next(int(s["low"]) for s in found if s["id"] == segment)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("survives")
 def test_nobody_comes_in_without_the_very_secret(together: Together, post: Post) -> None:
     known = (together.process.data_dir / "cluster-secret").read_bytes()

@@ -60,6 +60,7 @@ def bare(port: int, target: str, *headers: bytes) -> tuple[bytes, bytes]:
     return head.split(b"\r\n")[0], body
 
 
+@pytest.mark.long
 def test_each_broker_gives_the_same_answer_to_the_same_target(together: Together) -> None:
     together.publish(0, 50)
     together.subscribe(0)

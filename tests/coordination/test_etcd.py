@@ -465,6 +465,7 @@ async def test_a_connection_that_is_reset_again_and_again_leaves_no_hole(
         await watching.close()
 
 
+@pytest.mark.long
 @pytest.mark.service
 async def test_a_black_hole_is_noticed_and_the_next_endpoint_taken(
     etcd_server: EtcdServer, direct: EtcdCoordination

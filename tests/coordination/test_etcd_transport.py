@@ -82,6 +82,7 @@ async def test_who_may_not_is_told_why(guarded: EtcdServer, connect: Any, access
                 await call
 
 
+@pytest.mark.long
 @pytest.mark.service
 async def test_a_token_that_has_expired_is_replaced(guarded: EtcdServer, connect: Any) -> None:
     coordination = connect(guarded, user=USER[0], password=USER[1])

@@ -93,6 +93,7 @@ def test_a_topic_whose_creation_was_not_answered_is_there(fragile, history, plac
     assert_works(broker, history)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "place", [later("schema.decided"), "schema.marked", later("schema.counted"), later("change.made:3")]
 )

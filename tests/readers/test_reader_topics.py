@@ -266,6 +266,7 @@ def _sorted(table: pa.Table) -> pa.Table:
     return table.sort_by([("segment", "ascending"), ("_offset", "ascending")])
 
 
+@pytest.mark.long
 def test_live_is_complete_and_never_doubled_while_flushes_race_it(ledger: Ledger, client: Client) -> None:
     readings = 0
     while readings < 15 or ledger.flushes < 15:

@@ -93,6 +93,7 @@ def test_what_nobody_promises_to_survive_is_told() -> None:
     assert status == 0, printed
 
 
+@pytest.mark.long
 def test_a_plan_is_run_from_its_file(tmp_path: Path) -> None:
     faults = (Fault("kill", 2.0, 1.0, 1), Fault("pause", 3.0, 6.0, -1, place="slot.stored"))
     plan = Plan(1, 8.0, publishers=2, consumers=("keyed",), readers=0, faults=faults)

@@ -41,6 +41,7 @@ def job(spark: Any, folder: Path, missing: str) -> dict[str, Any]:
     return found | {"missing": fails(), "missing_null": nulls()}
 
 
+@pytest.mark.long
 @pytest.mark.process
 @pytest.mark.spark
 def test_a_topic_in_spark(spark: Any, http: httpx.Client, broker: BrokerProcess, topic: str) -> None:

@@ -84,6 +84,7 @@ def split(http: httpx.Client, topic: str, segment: int) -> None:
     assert http.post(f"/v1/topics/{topic}/segments/{segment}/split").status_code == 200
 
 
+@pytest.mark.long
 def test_available_now_over_a_split(stream: Any, client: Client, http: httpx.Client) -> None:
     writer, sink = Writer(client, "once"), Sink()
     writer.publish(30)

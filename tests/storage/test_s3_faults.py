@@ -145,6 +145,7 @@ async def test_what_may_be_sent_again_is_once(store: S3Store, proxy: Proxy, act:
     assert len(proxy.methods) in ((2, 4) if fault == "reset" else (2,))  # aiohttp goes on after a reset by itself
 
 
+@pytest.mark.long
 @over_moto_alone
 @pytest.mark.parametrize("act", [act if act == "read" else later(act) for act in REPEATABLE])
 async def test_no_answer_is_waited_for_no_longer_than_the_timeout(store: S3Store, proxy: Proxy, act: str) -> None:

@@ -62,6 +62,7 @@ async def test_a_part_is_for_its_number_and_size_alone(store: S3Store, checks: N
     assert await store.list_parts(NAME, parts) == await store.list_parts(NAME, others) == []
 
 
+@pytest.mark.long
 @pytest.mark.service
 @pytest.mark.parametrize(
     "any_s3", ["moto_server", "moto_as_seaweedfs_server", "minio_server", "seaweedfs_server"], indirect=True

@@ -116,6 +116,7 @@ print(json.dumps([asyncio.run(attack()), peak()]))
 """
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_bombs_stay_within_the_budget_without_a_collection() -> None:
     """200 of a few hundred bytes, of which each becomes 4 MiB: measured at the process."""

@@ -59,6 +59,7 @@ async def fill(http: httpx.AsyncClient) -> None:
     await http.post("/v1/topics/orders/flush")
 
 
+@pytest.mark.long
 async def test_each_page_shows_its_data_in_both_colours_and_on_a_narrow_screen(tmp_path: Path) -> None:
     async with console(tmp_path) as (page, serving, http):
         await page.open(f"{serving.url}/")
@@ -149,6 +150,7 @@ async def test_a_person_creates_publishes_reads_changes_and_deletes(tmp_path: Pa
 KEYS = ["", "ada", "abcd", "k\u00e4se", "\u6d77\u85fb", "customer-1234567"]
 
 
+@pytest.mark.long
 async def test_the_page_of_the_api_works_under_its_policy(tmp_path: Path) -> None:
     """It loads the document, and sends a request of a person's."""
     async with console(tmp_path) as (page, serving, _):

@@ -39,6 +39,7 @@ async def left_of(page: Page, heading: str) -> float:
     return found
 
 
+@pytest.mark.long
 async def test_pages_count_subscriptions_and_show_the_states_of_their_consumers(
     tmp_path: Path,
 ) -> None:
@@ -126,6 +127,7 @@ async def test_sizes_of_files_stand_beside_tails_and_long_names_hide_no_column(
         assert await page.run(durations) == shown
 
 
+@pytest.mark.long
 async def test_a_page_of_messages_tells_of_more_and_has_sealed_segments_newest(
     tmp_path: Path,
 ) -> None:

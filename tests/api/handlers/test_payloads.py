@@ -163,6 +163,7 @@ def test_rows_that_name_something_else(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_any_broker_answers(broker_process: Callable[..., BrokerProcess]) -> None:
     first = free_port()

@@ -427,6 +427,7 @@ def soon(what: Callable[[], Any]) -> Any:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_rates_are_those_of_what_was_published(http: httpx.Client) -> None:
     path = "/v1/topics/measured"

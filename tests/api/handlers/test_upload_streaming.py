@@ -47,6 +47,7 @@ def wait_until_nothing_is_stored(broker, topic):
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_a_large_payload_is_never_in_memory(http, broker, topic):
     piece = BYTES * 4
     hashed = hashlib.sha256()
@@ -85,6 +86,7 @@ def test_a_put_that_is_cut_off_leaves_nothing(http, broker, topic, sent):
     assert put(http, upload).status_code == 201
 
 
+@pytest.mark.long
 def test_who_sends_nothing_is_cut_off_and_who_is_slow_is_not(http, broker, topic):
     upload = begin(http, topic)
     with connected(upload, "PUT", f"content-length: {len(BYTES)}") as made:

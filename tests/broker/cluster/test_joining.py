@@ -154,6 +154,7 @@ async def stranger(together: InLoop, folder: Path, secret: str) -> Broker:
     return broker
 
 
+@pytest.mark.long
 @pytest.mark.brokers
 async def test_a_broker_with_another_secret_does_not_join(tmp_path: Path) -> None:
     async with in_loop(tmp_path, lease_s=5) as together:  # for so long it waits for the others' records to go

@@ -70,6 +70,7 @@ async def test_a_small_disk_takes_imports_too(tmp_path, monkeypatch, spare, fits
             await opened(store, "a/b", len(DATA), SHA, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.process
 @pytest.mark.service
 def test_from_s3(moto_server, broker_process, importer_of):

@@ -88,6 +88,7 @@ async def test_a_move_that_takes_long_is_202_and_comes_about(together: InLoop, m
         await until(lambda: records(two)[0].owner == its)
 
 
+@pytest.mark.long
 @pytest.mark.brokers
 async def test_a_segment_whose_owner_is_gone_is_503_and_nothing_is_planned(together: InLoop) -> None:
     one, two = together.brokers

@@ -134,6 +134,7 @@ def test_each_life_has_a_key_of_its_own_and_leaves_no_file(tmp_path: Path, monke
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_only_a_port_for_brokers_makes_a_broker_import_cryptography() -> None:
     code = (

@@ -126,6 +126,7 @@ def test_at_a_terminal_the_line_follows_and_ctrl_c_leaves_whole_lines(tmp_path: 
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:|seaweedq broker\.|  |$|\^C$", line) for line in lines), lines
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_without_a_terminal_there_are_plain_lines_alone(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "seaweedq", "serve", "--port", "0", "--log-level", "error", "--data-dir"]

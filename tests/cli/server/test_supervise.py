@@ -88,6 +88,7 @@ def test_a_broker_that_cannot_start_later_is_tried_again_with_pauses(fleet):
     assert not gone(parent.member_pid(2))
 
 
+@pytest.mark.long
 def test_a_stop_ends_a_pause(fleet):
     parent = fleet(brokers=2)
     parent.start()
@@ -275,6 +276,7 @@ def test_it_goes_no_further_than_a_broker_that_does_not_start(fleet):
     until(lambda: "restart: done" in parent.text)
 
 
+@pytest.mark.long
 def test_a_broker_that_is_dead_at_that_moment_is_started_at_once(fleet):
     parent = fleet(brokers=2)
     parent.start()
