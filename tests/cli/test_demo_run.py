@@ -193,8 +193,8 @@ def test_no_signal_leaves_a_broker_behind(tmp_path, number, moment):
     with _demo(tmp_path, "--exit", "--no-spark") as process:
         _until(process.stdout, moment)
         process.send_signal(number)
-        process.communicate(timeout=60)
-    assert process.returncode != 0
+        said, complaint = process.communicate(timeout=60)
+    assert process.returncode != 0, (said, complaint)
     assert not _left_behind(tmp_path)
 
 

@@ -66,7 +66,7 @@ def test_what_was_read_is_written_without_its_places(
     client.publish("from", [{"key": "k", "value": n, "headers": {"a": "1"}, "expires_in_s": 3600} for n in range(5)])
     client.create_topic("to")
     read = spark.read.format("seaweedq").options(url=broker.url, topic="from").load()
-    with pytest.raises(Exception, match=r"write df\.drop\('_offset', 'segment', '_reference'\)"):
+    with pytest.raises(Exception, match=r"remove them with df\.drop\('_offset', 'segment', '_reference'\)"):
         save(read, "to")
     save(read.drop("_offset", "segment", "_reference"), "to")
     columns = ["_key", "_timestamp", "_headers", "_expires", "value"]

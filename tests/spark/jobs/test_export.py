@@ -90,7 +90,7 @@ def test_subfolders_and_order(spark: Any, broker: BrokerProcess, tmp_path: Path)
         assert "_key" not in table.column_names
         assert table["value"].to_pylist() == sorted(table["value"].to_pylist())
         assert str(table.schema.field("_timestamp").type).startswith("timestamp[us")
-    with pytest.raises(ClientError, match="with --partition-by _key,segment; use the same option"):
+    with pytest.raises(ClientError, match=r"with --partition-by _key,segment, and all .*; use the same option"):
         export(spark, "p", broker.url, Target(to.to))
 
 
@@ -120,7 +120,7 @@ def test_columns_and_folders_that_cannot_be(spark: Any, broker: BrokerProcess, t
                 Target(to.to, ("nope",)),
                 "--partition-by names columns that the topic does not have: nope; the topic's columns are",
             ),
-            (Target(to.to, (), ("nope",)), "--sort names nope"),
+            (Target(to.to, (), ("nope",)), "--sort names columns that the topic does not have: nope"),
             (Target(to.to, ("_key", "_key")), "--partition-by names a column twice"),
             (Target(str(broker.store / "topics" / "out")), "is inside the brokers' store"),
             (Target(str(broker.store)), "is inside the brokers' store"),

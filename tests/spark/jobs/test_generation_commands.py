@@ -52,7 +52,7 @@ def test_wrong_input_is_one_line(command: Command, broker: BrokerProcess, topic:
     (tmp_path / "file").write_text("")
     for arguments, code, told in [
         (("export", "nobodys", "--to", out), 1, "nobodys"),
-        (("export", topic, "--to", out, "--partition-by", "nope"), 2, "--partition-by names nope"),
+        (("export", topic, "--to", out, "--partition-by", "nope"), 2, "that the topic does not have: nope"),
         (("export", topic, "--to", "hdfs://host/out"), 2, "must be a path, or s3a://BUCKET/FOLDER"),
         (("export", topic, "--to", broker.store / "topics" / "out"), 2, "is inside the brokers' store"),
         (("export", topic, "--to", tmp_path / "file" / "out"), 1, "cannot write to"),

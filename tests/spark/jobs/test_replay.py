@@ -87,8 +87,8 @@ def test_a_checkpoint_is_of_one_replay(client: Client, broker: BrokerProcess, co
     assert command(*asked)[:2] == (0, "replayed 2 rows of source into late\n")
     assert command(*asked)[:2] == (0, "replayed 0 rows of source into late\n")
     for changed, said in (
-        ([*asked, "--where", "false"], "this replay is topic 'source'"),
-        ([*asked, "--into", "other"], f"the checkpoint {place} belongs to topic 'source'"),
+        ([*asked, "--where", "false"], "and not to this replay, topic 'source'"),
+        ([*asked, "--into", "other"], f"the checkpoint {place} belongs to another replay, topic 'source'"),
     ):
         code, out, err = command(*changed)
         assert (code, out) == (1, "")
