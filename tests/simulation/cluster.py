@@ -149,9 +149,10 @@ class Cluster:
         elif process.leaving.is_set():
             process.comes_back = True
 
-    def is_last_mirror(self, number: int) -> bool:
+    def is_last_mirror(self, number: int, stays: bool = False) -> bool:
         """Whether this process has the last holding that a set names, or owns the journal if there is none: what is
-        lost with the owner and all mirrors is lost. Whether it has that holding still is not asked."""
+        lost with the owner and all mirrors is lost. Whether it has that holding still is not asked. If the process
+        `stays`, and may lose its lease alone, its holdings stay, too."""
         for entry in self.coordination.engine.range(keys.MIRRORS.prefix(), "", 500).entries:
             (owner,), record = keys.MIRRORS.parse(entry.key), keys.MIRRORS.require(entry).record
             wanted = {one.broker for one in record.members}
@@ -161,7 +162,7 @@ class Cluster:
                 if not process.life.is_dead and wanted.intersection(process.ids)
             }
             is_owner = owner.startswith(f"b{number}.")
-            if wanted and there <= {number} and (there or is_owner) and record.state != "decided":
+            if wanted and there <= {number} and (is_owner or (there and not stays)) and record.state != "decided":
                 return True
         return False
 

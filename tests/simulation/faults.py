@@ -19,6 +19,7 @@ from tests.support.brokers import inside
 from tests.support.history.judged import RETURNS
 
 LATE_S = 15.0
+LEASE_ENDS = ("pause", "stall", "mute", "cut", "cut from coordination", "lease", "outlawed")  # by which a lease may end
 
 
 class Faults:
@@ -83,7 +84,7 @@ class Faults:
     def _strike(self, fault: Fault, number: int) -> None:
         """What has to happen at the very step at which a fail point is reached."""
         life = self._cluster.processes[number].life
-        if fault.kind in ("kill", "power") and self._cluster.is_last_mirror(number):
+        if fault.kind in ("kill", "power", "pause") and self._cluster.is_last_mirror(number, fault.kind == "pause"):
             return
         if fault.kind == "kill":
             life.die()
@@ -114,7 +115,8 @@ class Faults:
         weather, store, coordination = cluster.network.weather, cluster.store.trouble, cluster.coordination.trouble
         disk = cluster.disk(number).trouble
         others = [f"http://b{n}" for n in range(BROKERS) if n != number]
-        if kind in ("kill", "power", "restart") and not process.life.is_dead and cluster.is_last_mirror(number):
+        dies = kind in ("kill", "power", "restart")
+        if (dies or kind in LEASE_ENDS) and not process.life.is_dead and cluster.is_last_mirror(number, not dies):
             return _nothing
         if kind == "kill":
             process.life.die()
