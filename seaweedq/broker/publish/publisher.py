@@ -270,6 +270,7 @@ class Publishing(Service):
         """Ends what other brokers were asked to append."""
         await self._remote.stop()
         await self._forwarder.stop()
+        await self.ownership.stop()
 
     def forget(self, topic: Topic) -> None:
         """Forgets the identities under which rows of the topic are handed on."""

@@ -46,7 +46,7 @@ from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import Intent, SegmentRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Unreadable
-from seaweedq.errors import ChainDamaged, Fenced, NotOwner, Restored, StoreUnavailable
+from seaweedq.errors import ChainDamaged, Fenced, NotOwner, NotReady, Restored, StoreUnavailable
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import SealedIntent
 from seaweedq.segments.producers import ProducerTables
@@ -244,7 +244,15 @@ class Ownership:
             opening = self._openings[topic, segment] = asyncio.create_task(self._open_once(topic, segment))
             opening.add_done_callback(partial(self._end_opening, (topic, segment)))
         await asyncio.wait([opening])  # not cancelled with us: others may wait for it
+        if opening.cancelled():
+            raise NotReady("this broker is stopping")
         return opening.result()
+
+    async def stop(self) -> None:
+        """Ends what is being opened."""
+        for opening in (openings := [*self._openings.values()]):
+            opening.cancel()
+        await asyncio.gather(*openings, return_exceptions=True)
 
     def begin(self, topic: Topic, segment: int, revision: int, before: Sequence[ProducerTables]) -> None:
         """Opens a successor that this broker has just created, in that revision, of segments with these tables:
