@@ -265,6 +265,16 @@ def test_a_return_excuses_nothing_else(damage):
     assert DAMAGES[damage] in {violation.rule for violation in check(run)}
 
 
+@pytest.mark.parametrize(("ended_s", "is_found"), [(195.0, False), (194.9, True), (200.1, True)])
+def test_a_broker_whose_lease_others_ended_may_read_on_for_a_while(ended_s, is_found):
+    """The read is at 200 s."""
+    run = sound()
+    stale_read(run)
+    outlawed = Event(ended_s, "nemesis", "fault", "invoke", 61, note="outlawed")
+    run.events, run.lease_s = [*run.events, outlawed, replace(outlawed, t=ended_s + 9, type="ok")], 5.0
+    assert ("fresh" in {one.rule for one in check(run)}) is is_found
+
+
 def test_time_without_a_processor_does_not_count_for_the_lag():
     run = sound()
     lag_for_long(run)

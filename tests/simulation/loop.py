@@ -70,10 +70,10 @@ class Life:
         """Takes no further step."""
         if not self.is_dead:
             self.is_dead = self.stands = True
-            self.kept.clear()
             loop = asyncio.get_running_loop()
             assert isinstance(loop, LivesLoop)
             loop.bury(self.tasks)
+            self.kept.clear()  # by which a task may be held alone
             for part in self.parts:
                 part.die()
             for act in self.at_death:
@@ -183,7 +183,7 @@ class LivesLoop(SimulatedLoop):
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        self.errors.append(f"{context['message']}: {error!r}")
+        self.errors.append(f"{context['message']}: {error or context.get('task')!r}")
 
 
 def _task(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:

@@ -62,6 +62,19 @@ def test_a_paused_life_goes_on_late_and_a_dead_one_never_does() -> None:
     assert "dead ended" not in [name for name, _ in steps]
 
 
+def test_a_task_that_a_paused_life_alone_holds_is_buried_with_it() -> None:
+    async def work(loop: LivesLoop) -> None:
+        life = Life("paused")
+        life.start(asyncio.sleep(1))
+        await asyncio.sleep(0.5)
+        life.pause()
+        await asyncio.sleep(1)
+        life.die()
+        assert len(loop.graves) == 1
+
+    simulated(work)
+
+
 def test_ties_between_timers_are_drawn_from_the_seed() -> None:
     def order(seed: int) -> list[int]:
         loop, found = LivesLoop(seed), list[int]()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from seaweedq.errors import SeaweedqError
+from seaweedq.settings import Settings
 from tests.simulation import knobs
 from tests.simulation.clients import Client, Observer, Publisher, Reader, Reshaper, Story, WrongAnswer
 from tests.simulation.cluster import Cluster
@@ -226,7 +227,16 @@ class World:
         )
         await self.reading.insist("POST", "/flush")  # everything acknowledged is in files after it
         files = self.reading.in_files()
-        run = Run(self.story.events, rows, files, segments=as_segments(segments), terms=self.terms, letters=letters)
+        lease_s = float(self.plan.knobs.get("lease_s", Settings.model_fields["lease_s"].default))
+        run = Run(
+            self.story.events,
+            rows,
+            files,
+            segments=as_segments(segments),
+            terms=self.terms,
+            letters=letters,
+            lease_s=lease_s,
+        )
         excused = {"live"}  # `settle` has its own bound
         if knobs.WINDOW in self.plan.knobs:
             excused.add("nothing_there")  # what is beyond the window is

@@ -38,6 +38,7 @@ class Run:
     harmless: Collection[str] = ()  # the faults that must cost other clients nothing
     terms: Mapping[str, Terms] = field(default_factory=dict)  # by subscription; the others have the usual ones
     letters: Sequence[Letter] = ()
+    lease_s: float = 0.0  # for which a broker reads on whose lease others end, and that does not learn of it
 
     def terms_of(self, subscription: str) -> Terms:
         """The terms of a subscription."""

@@ -27,7 +27,10 @@ def stable(run: Run) -> Iterator[str]:
 
 
 def fresh(run: Run) -> Iterator[str]:
-    """A read that began when a message was acknowledged brings it, or those before it."""
+    """A read that began when a message was acknowledged brings it, or those before it; unless a broker that is cut off
+    from coordination may answer it, whose lease others have ended and which thinks that it has it (internals/protocol,
+    Suspicion)."""
+    outlawed = [e.t for e in run.lines("fault", "invoke") if e.note == "outlawed"]
     acknowledged = sorted((e.t, e.segment or 0, e.offset or 0) for e in run.lines("publish", "ok"))
     newest: dict[int, int] = defaultdict(lambda: -1)
     first = {call: page[0] for call, page in run.pages.items()}
@@ -37,6 +40,8 @@ def fresh(run: Run) -> Iterator[str]:
             _, segment, offset = acknowledged[at]
             newest[segment], at = max(newest[segment], offset), at + 1
         asked, end = event.offset or 0, newest[event.segment or 0]
+        if any(at_s <= event.t <= at_s + run.lease_s for at_s in outlawed):
+            continue
         if asked <= end and event.call in first and first[event.call].hash is None:
             yield f"a read of {event.segment}-{asked} at {event.broker} was empty, and {end} was acknowledged before"
 
