@@ -7,7 +7,7 @@ import typer
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, run
 from seaweedq.cli.shared.output import TABLE, Output, say_done
 
-EXAMPLES = "Examples: seaweedq cluster · seaweedq journal accept-loss broker.1f2e"
+EXAMPLES = "Examples: seaweedq cluster · seaweedq journal accept-loss broker.1f2e --yes"
 app = typer.Typer(no_args_is_help=True, help="Accept the loss of messages in a dead broker's mirrored journal.")
 
 
@@ -21,6 +21,7 @@ def accept_loss(
     broker: Annotated[
         str, typer.Argument(help="ID of the dead broker, which `seaweedq cluster` shows with the state `unknown`.")
     ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -28,6 +29,9 @@ def accept_loss(
     of the dead broker's segments is sealed at the end of its files, and its key range continues in a new segment."""
     from seaweedq.client.core.calls import call
 
+    if not yes:
+        told = f"Give up the messages that only broker {broker} and its mirrors had? This cannot be undone."
+        typer.confirm(told, abort=True, err=True)
     answer = run(url, call("POST", "/v1/cluster/accept-loss", {"broker": broker}, repeatable=True))
     say_done(output, loss_line(answer), **answer)
 

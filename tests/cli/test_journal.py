@@ -30,7 +30,11 @@ def test_it_asks_for_one_broker(monkeypatch: pytest.MonkeyPatch) -> None:
         return {"broker": "b.1", "mirrors": ["m"], "missing_s": 10.0}
 
     monkeypatch.setattr(journal, "run", answer)
-    done = CliRunner().invoke(app, ["journal", "accept-loss", "b.1"])
+    for given in ("", "n\n"):  # nobody answers, or no
+        done = CliRunner().invoke(app, ["journal", "accept-loss", "b.1"], input=given)
+        assert done.exit_code == 1, done.output
+        assert not asked
+    done = CliRunner().invoke(app, ["journal", "accept-loss", "b.1", "--yes"])
     assert done.exit_code == 0, done.output
     assert "the loss of the journal of b.1 is accepted" in done.output
     assert len(asked) == 1

@@ -67,7 +67,7 @@ def test_all_are_killed_at_once_and_the_loss_is_accepted(tmp_path: Path) -> None
         assert waited(lambda: unknown() == dead, REACHED_S), unknown()
         for broker in sorted(dead):
             done = subprocess.run(
-                [sys.executable, "-m", "seaweedq", "journal", "accept-loss", broker, "--url", cluster.urls[1]],
+                [sys.executable, "-m", "seaweedq", "journal", "accept-loss", broker, "--yes", "--url", cluster.urls[1]],
                 capture_output=True,
                 text=True,
                 timeout=60,
