@@ -169,8 +169,15 @@ class SchemaVersions:
         if len(await self.ids(topic)) >= MAX_VERSIONS:
             detail = f"the schema of topic {topic.name!r} has {MAX_VERSIONS} versions, which is the limit"
             raise SchemaIncompatible(detail, differences=[])
-        beside = [*await self._check_dead_letters(topic, columns), *await self._check_sources(topic, columns)]
-        return Version(schema, columns, [*{one.key: one for one in beside}.values()][:MAX_BESIDE])
+        found = [*await self._check_dead_letters(topic, columns), *await self._check_sources(topic, columns)]
+        beside = [*{one.key: one for one in found}.values()]
+        if len(beside) > MAX_BESIDE:
+            detail = (
+                f"topic {topic.name!r} shares dead letters with {len(beside)} topics, and a change of its schema is "
+                f"checked against at most {MAX_BESIDE}"
+            )
+            raise SchemaIncompatible(detail, differences=[])
+        return Version(schema, columns, beside)
 
     async def warnings(self, topic: Topic) -> list[str]:
         """Returns what people should know about the change that has made the newest version."""

@@ -558,6 +558,22 @@ async def test_dead_letters_go_to_a_topic_that_holds_them(tmp_path: Path) -> Non
         assert found[0]["value"] == {"n": 7, "k": "a", "x": None, "y": None}
 
 
+async def test_more_dead_letters_than_a_transaction_compares_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_loop(tmp_path, 1) as cluster, asking(cluster, 0) as http:
+        await created(http)
+        wanted = {"start": "earliest", "mode": "shared", "max_attempts": 1, "dead_letter_topic": "dead"}
+        assert (await http.put("/v1/topics/t/subscriptions/s", json=wanted)).status_code == 201
+        assert (await http.patch("/v1/topics/dead", json={"schema": V2})).status_code == 200
+        monkeypatch.setattr(schema_versions, "MAX_BESIDE", 0)
+        refused = await http.patch("/v1/topics/t", json={"schema": V1})
+        assert refused.status_code == 409
+        told = "shares dead letters with 1 topics, and a change of its schema is checked against at most 0"
+        assert told in refused.json()["detail"]
+        assert (await http.get("/v1/topics/t")).json()["schema_id"] == 0
+
+
 async def test_a_marker_of_a_history_that_was_lost_is_replaced(tmp_path: Path) -> None:
     store = MemoryStore()
     async with in_loop(tmp_path, 1, store) as cluster, asking(cluster, 0) as http:
