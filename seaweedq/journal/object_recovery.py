@@ -372,12 +372,15 @@ async def sweep(
     for folder in found:
         broker, copy, _ = folder.removeprefix(JOURNALS_FOLDER).removesuffix("/").partition(COPY)
         if broker not in known:
-            removed += await (_remove_copy(store, folder) if copy else _remove(store, headers_of(broker)))
+            removed += await (_remove_copy(store, broker, folder) if copy else _remove(store, headers_of(broker)))
     return removed
 
 
-async def _remove_copy(store: ObjectStore, folder: str) -> int:
-    """Deletes a copy of a mirrored journal whose key is gone, if no object of it is younger than a week."""
+async def _remove_copy(store: ObjectStore, broker: str, folder: str) -> int:
+    """Deletes a copy of a mirrored journal whose key is gone, if no object of it is younger than a week, and the
+    journal itself is not needed: then coordination is of an earlier day."""
+    if (await list_journal(store, broker)).is_needed:
+        return 0
     names = await store.list(folder, limit=PAGE)
     try:
         if await store.age_s(names[-1]) < KEPT_S:

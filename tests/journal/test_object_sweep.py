@@ -112,6 +112,16 @@ async def test_what_is_not_done_stays_however_old_and_is_named(
     assert "keeping the journal _journals/needed/ with 3 objects" in record.getMessage()
 
 
+async def test_a_copy_stays_as_long_as_its_journal_is_needed(store: MemoryStore) -> None:
+    """Coordination of an earlier day has forgotten both; the copy has commits that were acknowledged."""
+    await needed(store, "needed", SlotKind.DATA)
+    await put(store, "dead", 0, KEPT_S)
+    for broker in ("needed", "dead"):
+        name = slot_name(f"{broker}~1", 0)
+        store.objects[name], store.ages_s[name] = b"", 9 * KEPT_S
+    assert await swept(store) == ["needed/00000000", "needed~1/00000000"]
+
+
 @pytest.mark.parametrize(
     "kinds", [(SlotKind.FENCE,), (SlotKind.DATA,), (SlotKind.FENCE, SlotKind.DATA), (SlotKind.DATA, SlotKind.FENCE)]
 )
