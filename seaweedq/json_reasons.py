@@ -25,7 +25,12 @@ _KINDS = {
 }
 _GOT = {"bool": "a boolean", "float": "a fraction"}
 _BOUNDS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
-_LENGTHS = {"array": "entries", "bytes": "bytes", "object": "members", "str": "characters"}
+_LENGTHS = {  # one, and many
+    "array": ("entry", "entries"),
+    "bytes": ("byte", "bytes"),
+    "object": ("member", "members"),
+    "str": ("character", "characters"),
+}
 _DETAILS = {
     "trailing": ", followed by more text",
     "escape": ", an unknown escape",
@@ -70,7 +75,8 @@ def _bound(found: re.Match[str]) -> str:
 
 
 def _length(found: re.Match[str]) -> str:
-    return f"must have {_BOUNDS[found[2]]} {found[3]} {_LENGTHS[found[1]]}"
+    one, many = _LENGTHS[found[1]]
+    return f"must have {_BOUNDS[found[2]]} {found[3]} {one if found[3] == '1' else many}"
 
 
 def _malformed(found: re.Match[str]) -> str:

@@ -68,7 +68,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Sample:
-    """What one thread has measured so far: the number of messages, the first and last time, and sampled latencies in
+    """The measurements of one thread so far: the number of messages, the first and last time, and sampled latencies in
     seconds."""
 
     messages: int = 0

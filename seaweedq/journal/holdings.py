@@ -133,7 +133,7 @@ def decode_hold(data: bytes) -> tuple[HoldHeader, list[PackedCommit]]:
 
 @dataclass(slots=True)
 class Holding:
-    """What this process has of one journal. `commits` are those of `span`, in order."""
+    """The part of one journal that this process has. `commits` are those of `span`, in order."""
 
     owner: str
     id: str

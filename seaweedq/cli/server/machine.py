@@ -1,4 +1,4 @@
-"""What a broker needs from its machine: writable folders, and enough open files.
+"""The demands of a broker on its machine: writable folders, and enough open files.
 
 Before anything is written, the process checks that it can write to the data folder and to a local store. The error
 names the folder and the user, because a container often runs as another user than the owner of its volume. Only the

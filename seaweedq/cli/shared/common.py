@@ -1,5 +1,5 @@
-"""What commands share: options (also with units), a client, printing of errors and results, and commands to paste that
-reach a topic from curl, SQL and Spark. Imports nothing heavy.
+"""The common parts of commands: options (also with units), a client, printing of errors and results, and commands to
+paste that reach a topic from curl, SQL and Spark. Imports nothing heavy.
 
 If a broker requires tokens, the curl command reads the header with the token from a pipe (`-H @-`). So no token is
 printed, and none is in a process's arguments, which every user of the machine can see."""

@@ -93,7 +93,7 @@ class Place:
 
 
 class _Broker:
-    """What a broker states of a topic. Raises its errors, and ConnectionFailed."""
+    """A topic as a broker describes it. Raises its errors, and ConnectionFailed."""
 
     def __init__(self, client: Client, topic: str) -> None:
         self._client, self._topic = client, topic
