@@ -38,7 +38,7 @@ def test_some_seeds() -> None:
 def test_fresh_seeds() -> None:
     """Others each time; a failure prints the seed, and `make simulate SEED=...` runs it again."""
     seed = str(int.from_bytes(os.urandom(4)))
-    status, printed = run("--seed", seed, "--seeds", "6", "--minutes", "2")
+    status, printed = run("--seed", seed, "--seeds", "8", "--minutes", "2")
     assert status == 0, printed
 
 
