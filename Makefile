@@ -67,7 +67,7 @@ chaos: $(STAMP) ## a cluster under faults for SECONDS, drawn from SEED (a new on
 simulate: $(STAMP) ## a simulated cluster under faults: SEEDS=10 of MINUTES=2 each; SEED=... one of them; FAULTS=kill,pause these kinds alone
 	$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),$(if $(SEED),1,10)) --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults "$(FAULTS)")
 
-soak: $(STAMP) ## half an hour of chaos, then twenty kills of each kind, both on a machine that is busy with 15 other processes; ten minutes with a mirrored journal; two versions in one cluster; a stream of Spark under kills; coordination that goes back
+soak: $(STAMP) ## half an hour of chaos, then twenty kills of each kind, both on a machine that is busy with 15 other processes; ten minutes with a mirrored journal; two versions in one cluster; a stream of Spark under kills; coordination that goes back; after `make kube`, an autoscaled release on Kubernetes
 	$(BIN)/python -m tests.chaos.run --seconds 1800 --load 15 $(CHAOS)
 	$(BIN)/python -m tests.chaos.run --faults kill --each 20 --load 15 $(CHAOS)
 	$(BIN)/python -m tests.chaos.run --seconds 600 --journal mirrored $(CHAOS)
@@ -130,6 +130,7 @@ check: $(STAMP) ## lint, format, types, import contracts, documentation links, t
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_docs.py
 	$(BIN)/python scripts/unasync.py --check
+	$(BIN)/python scripts/grpc_stubs.py --check
 	$(BIN)/python scripts/check_helm.py
 	$(BIN)/python scripts/image_lock.py --check
 

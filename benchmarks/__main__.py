@@ -11,15 +11,15 @@ from pathlib import Path
 import msgspec
 
 from benchmarks import turns
-from benchmarks.result import Result, table
+from benchmarks.result import Result, line, table
 
 NAMES = (
     "arrow", "ndjson", "singles", "latency", "streams", "redelivery", "pull", "leases", "waiting", "memory", "restart",
     "topics", "bodies", "journal", "spark_read", "object_journal", "journal_budget", "journal_files", "placement",
-    "scaling_decisions", "cluster_batches", "rebuild", "mirrored_journal",
+    "scaling_decisions", "cluster_batches", "rebuild", "mirrored_journal", "read_cache", "grpc_calls",
     "failover", "failover_minio", "cluster_latency", "cluster_join", "cluster_requests", "rolling_restart",
     "forwarding", "imports", "split_pause", "split_flood", "split_pause_s3", "split_spike", "split_throughput",
-    "access", "access_tls", "neighbours", "by_reference", "stages", "arrow_small", "send", "kafka",
+    "access", "access_tls", "traces", "neighbours", "by_reference", "stages", "arrow_small", "send", "schemas", "kafka",
     "spark_topic", "spark_planning", "spark_stream", "spark_compact", "spark_audit", "spark_write",
 )  # fmt: skip
 TOGETHER = {
@@ -54,7 +54,9 @@ def main() -> None:
             print(f"{name} ...", end=" ", file=sys.stderr, flush=True)
             measure: Callable[[Path], Iterator[Result]] = import_module(f"benchmarks.{name}").measure
             with tempfile.TemporaryDirectory(prefix=".bench-", dir=given.folder, ignore_cleanup_errors=True) as folder:
-                results += measure(Path(folder))
+                for result in measure(Path(folder)):
+                    results.append(result)
+                    print(f"\n  {line(result)}", end=" ", file=sys.stderr, flush=True)
     finally:  # also what was measured before one failed, or was ended
         print(file=sys.stderr)
         print(msgspec.json.encode(results).decode() if given.json else table(results), flush=True)

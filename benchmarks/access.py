@@ -102,7 +102,7 @@ def beside_none(folder: Path) -> Iterator[Result]:
     with server.broker(folder / "on", "--auth", "required") as on, server.broker(folder / "off") as off:
         token = _issued(on.port, (folder / "on" / "admin-token").read_text())
         run(off.port, 1, lambda opened: opened[0].ask_json("PUT", "/v1/topics/bench", {}))
-        yield from _turns("singles", on.port, off.port, token, [_single(n) for n in range(SINGLES)], 0.95)
+        yield from _turns("singles", on.port, off.port, token, [single(n) for n in range(SINGLES)], 0.95)
         yield from _turns("batches", on.port, off.port, token, [_batch(n) for n in range(BATCHES)], 0.99)
 
 
@@ -143,12 +143,12 @@ def _issued(port: int, admin: str) -> str:
         return str(http.post("/v1/tokens", json={"principal": "bench"}).raise_for_status().json()["token"])
 
 
-def _single(number: int) -> bytes:
+def single(number: int) -> bytes:
     return b'{"key":"key-%08d","value":{"n":%d,"noise":"%b"}}' % (number, number, os.urandom(16).hex().encode())
 
 
 def _batch(number: int) -> bytes:
-    return b'{"messages":[' + b",".join(_single(number * ROWS + n) for n in range(ROWS)) + b"]}"
+    return b'{"messages":[' + b",".join(single(number * ROWS + n) for n in range(ROWS)) + b"]}"
 
 
 def tokens() -> Iterator[Result]:

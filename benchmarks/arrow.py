@@ -21,7 +21,7 @@ def measure(folder: Path) -> Iterator[Result]:
     """Speed with and without the last flush, and CPU; the best round of each."""
     batches = list(messages.arrow_batches(BATCHES))
     with server.broker(folder / "data") as broker:
-        rounds = run(broker.port, CONNECTIONS, lambda opened: _rounds(opened, broker, batches))
+        rounds = [_round(broker, f"arrow-{number}", batches) for number in range(ROUNDS)]
     table = pa.Table.from_batches(batches)
     limits = [
         written(lambda: pq.write_table(table, folder / "limit.parquet", compression="zstd", compression_level=1))
@@ -53,21 +53,20 @@ def measure(folder: Path) -> Iterator[Result]:
     )
 
 
-async def _rounds(
-    opened: Connections, broker: server.Server, batches: Sequence[pa.RecordBatch]
-) -> list[tuple[float, float, float]]:
-    """For each round: seconds until all is flushed, until all is published, and the broker's CPU seconds."""
-    rounds = []
-    for number in range(ROUNDS):
-        topic = f"arrow-{number}"
+def _round(broker: server.Server, topic: str, batches: Sequence[pa.RecordBatch]) -> tuple[float, float, float]:
+    """Seconds until all is flushed, until all is published, and the broker's CPU seconds."""
+    prepared = [messages.arrow_request(topic, batch) for batch in batches]  # first: idle connections are closed
+
+    async def publish(opened: Connections) -> tuple[float, float, float]:
         await opened[0].ask_json("PUT", f"/v1/topics/{topic}", {"format": "bytes", "initial_segments": 4})
-        prepared = [messages.arrow_request(topic, batch) for batch in batches]
         cpu_s, begun = broker.cpu_s(), time.perf_counter()
         await ask_all(opened, prepared)
         published = time.perf_counter() - begun
         await opened[0].ask_json("POST", f"/v1/topics/{topic}/flush")
-        rounds.append((time.perf_counter() - begun, published, broker.cpu_s() - cpu_s))
-    return rounds
+        return time.perf_counter() - begun, published, broker.cpu_s() - cpu_s
+
+    found: tuple[float, float, float] = run(broker.port, CONNECTIONS, publish)
+    return found
 
 
 def written(work: Callable[[], object]) -> tuple[float, float]:

@@ -25,7 +25,7 @@ def measure(folder: Path) -> Iterator[Result]:
     batches = list(messages.arrow_batches(BATCHES))
     with ExitStack() as stack:
         urls = [stack.enter_context(brokers_together(folder / f"of-{n}", n)).urls for n in (1, BROKERS)]
-        rounds = [[_round(each, f"round-{n}", batches) for each in urls] for n in range(ROUNDS)]
+        rounds = [[round_of(each, f"round-{n}", batches) for each in urls] for n in range(ROUNDS)]
     one, several = ([min(column) for column in zip(*each, strict=True)] for each in zip(*rounds, strict=True))
     for name, at in (("", 0), (", last flush not counted", 1)):
         yield Result(
@@ -40,7 +40,7 @@ def measure(folder: Path) -> Iterator[Result]:
         )
 
 
-def _round(urls: Sequence[str], topic: str, batches: Sequence[pa.RecordBatch]) -> tuple[float, float]:
+def round_of(urls: Sequence[str], topic: str, batches: Sequence[pa.RecordBatch]) -> tuple[float, float]:
     """Seconds until all is in files, and until all is acknowledged. Producers know the map before the clock starts."""
     with Client(urls) as client, ThreadPoolExecutor(PRODUCERS) as pool:
         client.create_topic(topic, format="bytes", initial_segments=SEGMENTS)

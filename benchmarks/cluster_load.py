@@ -6,13 +6,22 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from seaweedq import Client
 from seaweedq.errors import SeaweedqError
 
-PAUSE_S = 0.02
+PAUSE_S, SLOW_S = 0.02, 0.5
 Kind = Literal["plain", "idempotent"]
+
+
+class Slow(NamedTuple):
+    """A publish that took over SLOW_S, or failed. It began at `at_s`, in Unix seconds."""
+
+    at_s: float
+    took_s: float
+    text: str
+    has_failed: bool
 
 
 class Load:
@@ -24,6 +33,7 @@ class Load:
     def __init__(self, topic: str, keys: Sequence[str], producers: Sequence[tuple[Kind, Sequence[str]]]) -> None:
         self.errors: Counter[Kind] = Counter()
         self.said: list[str] = []
+        self.slow: list[Slow] = []
         self.took_s: dict[Kind, list[float]] = {kind: [] for kind, _ in producers}
         self._topic, self._keys = topic, keys
         self._stopped = threading.Event()
@@ -51,13 +61,17 @@ class Load:
             send = self._sender(client, kind, stack)
             at = number * 7919  # so that not all begin with the same key
             while not self._stopped.is_set():
-                began = time.perf_counter()
+                at_s, began, said = time.time(), time.perf_counter(), ""
                 try:
                     send(self._keys[at % len(self._keys)])
                 except SeaweedqError as error:
                     self.errors[kind] += 1
-                    self.said.append(f"{kind}: {error}")
-                self.took_s[kind].append(time.perf_counter() - began)
+                    self.said.append(said := f"{kind}: {error}")
+                took_s = time.perf_counter() - began
+                self.took_s[kind].append(took_s)
+                if said or took_s > SLOW_S:
+                    text = f"{kind}, first at {urls[0]}, took {took_s:.2f} s. {said}"
+                    self.slow.append(Slow(at_s, took_s, text, bool(said)))
                 at += 1
                 self._stopped.wait(PAUSE_S)
 

@@ -39,7 +39,7 @@ ENV = {
 }
 ENV |= {"MINIO_ROOT_USER": ENV["AWS_ACCESS_KEY_ID"], "MINIO_ROOT_PASSWORD": ENV["AWS_SECRET_ACCESS_KEY"]}
 PORTS = range(20_000, 32_000)  # below the kernel's own: nobody takes that of a broker that is away
-READY_S, POLL_S = 60.0, 0.02
+READY_S, POLL_S = 120.0, 0.02
 
 
 class Broker:
@@ -130,7 +130,7 @@ class Cluster:
         os.environ.update(ENV)  # also for this process's own store
         with ExitStack() as self._stack:
             self.etcd = start_etcd(self._stack, self._folder)
-            self.s3 = _s3(self._stack, self._folder, self._minio)
+            self.s3 = start_s3(self._stack, self._folder, minio=self._minio)
             for _ in range(self._count):
                 self.add().start(wait=False)
             for broker in self.brokers:
@@ -199,9 +199,10 @@ def minio() -> str | None:
     return shutil.which("minio", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 
 
-def _s3(stack: ExitStack, folder: Path, minio: str | None) -> str:
+def start_s3(stack: ExitStack, folder: Path, get_s: float = 0.0, minio: str | None = None) -> str:
+    """Starts an S3 server with a bucket, which ends with the stack. A GET takes moto `get_s` more. Returns its URL."""
     port, log = free_port(), folder / "s3.log"
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.s3_server", str(port)]
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.s3_server", str(port), str(get_s)]
     if minio:
         addresses = ["--address", f"127.0.0.1:{port}", "--console-address", f"127.0.0.1:{free_port()}"]
         command = [minio, "server", *addresses, "--certs-dir", str(folder / "certs"), str(folder / "minio")]

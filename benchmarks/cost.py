@@ -69,7 +69,7 @@ def table() -> str:
     rows = ["| load | brokers | `journal_puts_per_s` | journal puts/s | journal | files | a week kept | total |"]
     rows.append("| --- " * 8 + "|")
     for megabytes, brokers in ((1, 3), (10, 3), (100, 8)):
-        for budget_per_s in (8, 20, 0):
+        for budget_per_s in (8, 0):
             cost = monthly(megabytes * 1e6, brokers=brokers, budget_per_s=budget_per_s)
             rows.append(
                 f"| {megabytes} MB/s | {brokers} | {budget_per_s} | {cost.journal_puts_per_s:,.0f} "

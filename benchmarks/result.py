@@ -54,6 +54,11 @@ def table(results: Iterable[Result]) -> str:
     return "\n".join([*(line.rstrip() for line in lines), "", *below])
 
 
+def line(result: Result) -> str:
+    """A result as text, without the heads of the table."""
+    return "  ".join(filter(None, (*_row(result), result.note)))
+
+
 def _row(result: Result) -> tuple[str, ...]:
     sign = "≥" if result.better == "higher" else "≤"
     of = " of limit" if result.target_of == "ratio" else ""

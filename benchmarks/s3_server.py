@@ -5,6 +5,7 @@ moto looks whether a name is taken and then writes: one request at a time makes 
 
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,8 +20,11 @@ class _Handler(WSGIRequestHandler):
 def main() -> None:
     """Serve for ever."""
     moto, one = DomainDispatcherApplication(create_backend_app), threading.Lock()
+    get_s = float(sys.argv[2])
 
     def app(environ: Any, start_response: Any) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] == "GET":
+            time.sleep(get_s)
         with one:
             return list(moto(environ, start_response))
 

@@ -60,6 +60,13 @@ def empty_app() -> Iterator[Server]:
 
 
 @contextmanager
+def empty_grpc() -> Iterator[Server]:
+    """A gRPC server of one method, which answers nothing."""
+    with _started(["-m", "benchmarks.grpc_calls"]) as server:
+        yield server
+
+
+@contextmanager
 def _started(arguments: Sequence[str], environment: dict[str, str] | None = None) -> Iterator[Server]:
     with started([sys.executable, *arguments], environment=environment) as process:
         assert process.stdout

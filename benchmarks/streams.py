@@ -27,9 +27,9 @@ def measure(folder: Path) -> Iterator[Result]:
     for count in COUNTS:
         with server.empty_app() as empty:
             limits: list[float] = run(empty.port, SENDERS, _asker(count))
-        for what, listener in (("streams", _Stream), ("pulls", _Puller)):
+        for what, listener in (("streams", Stream), ("pulls", _Puller)):
             with server.broker(folder / f"{what}{count}") as broker:
-                times, cpu_s = run(broker.port, 1, _deliveries(broker, count, listener))
+                times, cpu_s = run(broker.port, 1, deliveries(broker, count, listener, DELIVERIES // count))
             yield from _results(f"{what} of {count}", count, (times, limits), cpu_s)
 
 
@@ -57,7 +57,9 @@ def _asker(count: int) -> Any:
     return ask
 
 
-def _deliveries(broker: server.Server, count: int, kind: "type[_Stream | _Puller]") -> Any:
+def deliveries(broker: server.Server, count: int, kind: Any, rate: int) -> Any:
+    """Publishes at a rate, to so many listeners of a kind: how late their messages came, and the CPU a publish."""
+
     async def deliver(opened: Connections) -> tuple[list[float], float]:
         port = broker.port
         (maker,) = opened
@@ -76,7 +78,7 @@ def _deliveries(broker: server.Server, count: int, kind: "type[_Stream | _Puller
             await connection.ask(request("/v1/topics/streams/messages", b'{"value":%.9f}' % due, "application/json"))
 
         cpu_s = broker.cpu_s()
-        published = await on_schedule(senders, DELIVERIES // count, WARM_S + SECONDS, send)
+        published = await on_schedule(senders, rate, WARM_S + SECONDS, send)
         await asyncio.sleep(1)
         cpu_s = (broker.cpu_s() - cpu_s) / published
         for task in tasks:
@@ -89,7 +91,7 @@ def _deliveries(broker: server.Server, count: int, kind: "type[_Stream | _Puller
     return deliver
 
 
-class _Listener:
+class Listener:
     """One consumer: what came when, and what is not acked yet."""
 
     def __init__(self, number: int) -> None:
@@ -105,7 +107,7 @@ class _Listener:
             self.ids.append(found[1].decode())
 
 
-class _Stream(_Listener):
+class Stream(Listener):
     """One stream."""
 
     def __init__(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -113,14 +115,14 @@ class _Stream(_Listener):
         self._reader, self._writer = reader, writer
 
     @staticmethod
-    async def to(port: int, number: int) -> "_Stream":
+    async def to(port: int, number: int) -> "Stream":
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(
             f"GET /v1/topics/streams/subscriptions/s{number}/stream HTTP/1.1\r\nhost: localhost\r\n"
             "seaweedq-client: benchmark\r\n\r\n".encode()
         )
         await reader.readuntil(b"retry:")
-        return _Stream(number, reader, writer)
+        return Stream(number, reader, writer)
 
     async def listen(self) -> None:
         rest = b""
@@ -131,7 +133,7 @@ class _Stream(_Listener):
             rest = rest[end:]
 
 
-class _Puller(_Listener):
+class _Puller(Listener):
     """One consumer that pulls, and waits."""
 
     def __init__(self, number: int, connection: Connection) -> None:
@@ -148,7 +150,7 @@ class _Puller(_Listener):
             self.take(await self._connection.ask(prepared))
 
 
-async def _ack(acker: Connection, listeners: Sequence[_Listener]) -> None:
+async def _ack(acker: Connection, listeners: Sequence[Listener]) -> None:
     """Acks what came, of one subscription after another."""
     while True:
         for one in listeners:

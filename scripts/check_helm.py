@@ -24,7 +24,7 @@ BUILD_S = 900
 # The oldest that Chart.yaml admits, the first where pods have the zone's label, the newest with schemas.
 KUBERNETES = ("1.27", "1.35", kubernetes_validate.latest_version())
 # Groups of kinds that operators bring, of which Kubernetes has no schema.
-OPERATORS = ("monitoring.coreos.com/", "cert-manager.io/")
+OPERATORS = ("monitoring.coreos.com/", "cert-manager.io/", "keda.sh/")
 
 
 def find() -> str | None:

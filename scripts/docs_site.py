@@ -66,7 +66,7 @@ def routes() -> Iterator[str]:
     paths = document_of(route_table())["paths"]
     said = {f"{m.upper()} {path}": one["description"] for path, methods in paths.items() for m, one in methods.items()}
     for line in http_doc.routes(paths):
-        found = re.match(r"- `([A-Z]+ /\S*)`: (.*)$", line)
+        found = re.match(r"- `([A-Z]+ /\S*)` — (.*)$", line)
         yield f"#### `{found[1]}`\n\n{found[2]}\n\n{said[found[1]]}\n\n" if found else line
 
 

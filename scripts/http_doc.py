@@ -2,7 +2,7 @@
 document; with --check, say whether they are up to date.
 
 A route's own text stands in the docstring of its handler, which is its description in the document; an error's in that
-of its class: there the words behind `fields:` are the members of the problem.
+of its class.
 """
 
 import re
@@ -12,31 +12,42 @@ from pathlib import Path
 from typing import Any
 
 from seaweedq.api.app import route_table
-from seaweedq.api.openapi import TAGS, document_of
-from seaweedq.api.problems import STATUS
-from seaweedq.errors import ClientError, RateLimited, SeaweedqError, by_slug
+from seaweedq.api.openapi import TAGS, document_of, sent_errors
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "http.md"
-NEVER_SENT = {"bad-request", "unfit-store", "level-mismatch", "data-folder-in-use"}  # bases, and what ends a start
-INTERNAL = "A defect of the broker; its log has the details."
-COMMON = {"422", "503"}  # statuses of every route
-OF_TOKENS = {"401", "403"}  # of those that need a token
-OF_BODIES = {"400", "408", "413", "415"}  # and of those that take a JSON body
+PLAIN = {  # types that say all that the texts of their classes say
+    "denial-not-found",
+    "invalid-request",
+    "lease-of-another",
+    "message-too-large",
+    "method-not-allowed",
+    "missing-content-type",
+    "not-acceptable",
+    "principal-not-found",
+    "request-too-large",
+    "schema-not-found",
+    "segment-not-found",
+    "subscription-exists",
+    "subscription-not-found",
+    "token-not-found",
+    "topic-being-deleted",
+    "topic-exists",
+    "topic-not-found",
+    "unsupported-content-type",
+    "unsupported-encoding",
+    "upload-expired",
+    "upload-incomplete",
+}
 
 
 def errors() -> Iterator[str]:
-    """The table of errors, by status."""
-    yield "| status | type | meaning | members |\n| --- | --- | --- | --- |\n"
-    sent = [
-        (STATUS[kind], slug, kind)
-        for slug, kind in by_slug().items()
-        if slug not in NEVER_SENT and not issubclass(kind, ClientError)
-    ]
-    for status, slug, kind in sorted(sent, key=lambda one: one[:2]):
-        text = INTERNAL if kind is SeaweedqError else " ".join((kind.__doc__ or "").split("\n\n")[0].split())
-        meaning, _, fields = text.partition("; fields: ")
-        members = re.sub(r"(?:(?<=, )|^)`?(\w+)`?(?= \(|,|$)", r"`\1`", fields.partition(". ")[0].rstrip("."))
-        yield f"| {status} | `{slug}` | {meaning.rstrip('.')} | {members} |\n"
+    """The list of errors, by status."""
+    sent = sent_errors()
+    for status, slug, meaning, _ in sent:
+        if slug not in PLAIN:
+            yield f"- {status} `{slug}`: {meaning}.\n"
+    plain = ", ".join(f"{status} `{slug}`" for status, slug, _, _ in sent if slug in PLAIN)
+    yield f"\nThe types of these errors need no explanation: {plain}.\n"
 
 
 def routes(paths: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -47,19 +58,8 @@ def routes(paths: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         for method, path, one in operations:
             if one["tags"] == [tag]:
                 right = one.get("x-action") or ("*" if "security" in one else "")
-                more = "; ".join(filter(None, (right, ", ".join(own_errors(one)))))
-                yield f"- `{method} {path}`: {one['summary']}{f' ({more})' if more else ''}\n"
-
-
-def own_errors(operation: Mapping[str, Any]) -> list[str]:
-    """The statuses of errors that not every such route has."""
-    answers: Mapping[str, Any] = operation["responses"]
-    common = COMMON | (OF_TOKENS if "security" in operation else set())
-    if answers.get("429", {}).get("description") == RateLimited.title:
-        common |= {"429"}
-    if answers.keys() >= OF_BODIES:
-        common |= OF_BODIES
-    return sorted(status for status in answers if status >= "400" and status not in common)
+                needs = {"": "", "*": "callers need a valid token"}.get(right, f"access right `{right}`")
+                yield f"- `{method} {path}` — {one['summary']}{f' ({needs})' if needs else ''}\n"
 
 
 def filled(text: str) -> str:

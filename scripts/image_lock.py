@@ -6,8 +6,9 @@ the images that run beside it.
     python scripts/image_lock.py --digests  # of the Dockerfile's base and of compose's images, by skopeo or docker
     python scripts/image_lock.py --check    # compares, and needs no network
 
-requirements.lock has every package of the extra `cluster`, thus of the image, but seaweedq itself; build.lock the tools
-that make wheels of sources. Each has the hashes of all files of its version, for every platform.
+requirements.lock has every package of the extras `cluster` and `otel`, thus of the image, but seaweedq itself;
+build.lock has the tools that make wheels of sources. Each has the hashes of all files of its version, for every
+platform.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parent.parent
 IMAGES = (ROOT / "Dockerfile", ROOT / "docker-compose.yml")
 DEPLOY = ROOT / "deploy"
-EXTRA = "cluster"
+EXTRAS = ("cluster", "otel")
 TOOLS = ("hatchling", "setuptools", "wheel")
 TARGET = ("--python-version", "3.11", "--python-platform", "linux")
 PINNED = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE)
@@ -50,7 +51,7 @@ def wanted() -> dict[str, list[Requirement]]:
     runtime = [Requirement(line) for line in project["project"]["dependencies"]]
     tools = [*project["build-system"]["requires"], *TOOLS]
     return {
-        "requirements.lock": [*runtime, *of_extra(EXTRA, project["project"])],
+        "requirements.lock": runtime + [one for extra in EXTRAS for one in of_extra(extra, project["project"])],
         "build.lock": [Requirement(line) for line in tools],
     }
 

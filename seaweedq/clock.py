@@ -7,7 +7,7 @@ measures. Neither decides what is safe.
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
@@ -46,6 +46,26 @@ class SystemIds:
 
     def nonce(self) -> str:
         return os.urandom(16).hex()
+
+
+CpuTimes = Callable[[], tuple[float, ...]]
+"""Returns CPU seconds used since a start, each against a capacity of one second per second."""
+
+
+def no_cpu() -> tuple[float, ...]:
+    """Counts no CPU time."""
+    return (0.0,)
+
+
+class CpuClock:
+    """The CPU time of the thread that asks, which has one core at most, and of the process, on the cores that it may
+    use."""
+
+    def __init__(self, cores: float) -> None:
+        self._cores = cores
+
+    def __call__(self) -> tuple[float, ...]:
+        return time.thread_time(), time.process_time() / self._cores
 
 
 BOUNDS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 30.0)

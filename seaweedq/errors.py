@@ -9,7 +9,7 @@
     │   ├── RouteNotFound, MethodNotAllowed
     │   ├── TopicNotFound, SchemaNotFound, SegmentNotFound, SubscriptionNotFound, UploadNotFound,
     │   │   PayloadNotFound
-    │   ├── PrincipalNotFound, TokenNotFound
+    │   ├── PrincipalNotFound, TokenNotFound, DenialNotFound
     │   ├── UploadIncomplete, UploadMismatch, InvalidUpload, UploadExpired, UploadConflict
     │   ├── WriteNotFound, WriteOutOfOrder, TooManyWriters
     │   ├── PayloadTooLarge, TooManyUploads, TooManyTopics, TooManySegments, InvalidImport, RateLimited
@@ -74,82 +74,81 @@ class BadRequest(SeaweedqError):
 
 
 class UnreadableRequest(BadRequest):
-    """The bytes are not HTTP, or the headers are too large. The broker closes the connection."""
+    """The received bytes are not HTTP, or the headers are too large."""
 
     slug, title = "unreadable-request", "The request cannot be read"
 
 
 class UnreadableBody(BadRequest):
-    """The body or the query string cannot be parsed."""
+    """The broker cannot parse the request's body or query string."""
 
     slug, title = "unreadable-body", "The body cannot be read"
 
 
 class UnsupportedContentType(BadRequest):
-    """The route does not accept this content type; fields: supported."""
+    """The route does not accept the body's `content-type`; fields: supported."""
 
     slug, title = "unsupported-content-type", "Unsupported content type"
 
 
 class MissingContentType(BadRequest):
-    """The body has no content type. Web pages could send such a body across origins."""
+    """The request's body has no `content-type`."""
 
     slug, title = "missing-content-type", "The body has no content type"
 
 
 class UnsupportedEncoding(BadRequest):
-    """The content encoding is neither gzip nor zstd; fields: supported."""
+    """The body's `content-encoding` is neither gzip nor zstd; fields: supported."""
 
     slug, title = "unsupported-encoding", "Unsupported content encoding"
 
 
 class InvalidRequest(BadRequest):
-    """The request can be parsed, but one of its values is not valid; fields: field, value, bound."""
+    """A value in the request is not valid; fields: field, value, bound."""
 
     slug, title = "invalid-request", "The request is not valid"
 
 
 class NotAcceptable(BadRequest):
-    """The route offers no content type that the client accepts; fields: supported."""
+    """The route cannot answer with any content type in the `accept` header; fields: supported."""
 
     slug, title = "not-acceptable", "No acceptable type"
 
 
 class InvalidPositions(BadRequest):
-    """The stream positions are malformed, belong to another topic, or omit some of this topic's keys; fields: value."""
+    """The stream's start positions are malformed, belong to another topic, or do not cover all keys; fields: value."""
 
     slug, title = "invalid-positions", "Invalid positions"
 
 
 class InvalidName(BadRequest):
-    """The name of a topic, subscription or producer has a forbidden character, or the wrong length."""
+    """A name in the request is empty or too long, or contains a forbidden character."""
 
     slug, title = "invalid-name", "The name is not valid"
 
 
 class InvalidMessages(BadRequest):
-    """Some messages are not valid, so none was published; fields: `errors` (index and reason of the first 1,000),
-    `invalid` (their number; a lower bound from 10,000 on, for files from 100 on), `hint` (a likely fix for the
-    first)."""
+    """Some messages in the request are not valid, so the broker stored none; fields: errors (of at most 1,000 invalid
+    messages), invalid (number of invalid messages), hint."""
 
     slug, title = "invalid-messages", "Some messages are not valid"
 
 
 class RequestTooLarge(BadRequest):
-    """The decoded body is larger than `max_request_bytes`; fields: limit_bytes."""
+    """The request's decompressed body is larger than the setting `max_request_bytes`; fields: limit_bytes."""
 
     slug, title = "request-too-large", "The request is too large"
 
 
 class MessageTooLarge(BadRequest):
-    """A message is larger than `max_message_bytes`; fields: limit_bytes, index."""
+    """A message is larger than the setting `max_message_bytes`; fields: limit_bytes, index (of the message)."""
 
     slug, title = "message-too-large", "A message is too large"
 
 
 class RequestTimeout(BadRequest):
-    """The body arrived too late, or too slowly while other requests needed memory. The broker closes the connection;
-    fields: timeout_s, bytes_per_s."""
+    """The body did not arrive in time, or arrived too slowly while other requests needed memory; fields: timeout_s,
+    bytes_per_s."""
 
     slug, title = "request-timeout", "The request did not arrive in time"
 
@@ -161,7 +160,7 @@ class RouteNotFound(BadRequest):
 
 
 class MethodNotAllowed(BadRequest):
-    """The path exists but does not accept this method; fields: allowed."""
+    """The path does not accept this method; fields: allowed."""
 
     slug, title = "method-not-allowed", "Method not allowed"
 
@@ -196,29 +195,34 @@ class TokenNotFound(BadRequest):
     slug, title = "token-not-found", "Token not found"
 
 
+class DenialNotFound(BadRequest):
+    """No denial has this id; fields: denial."""
+
+    slug, title = "denial-not-found", "Denial not found"
+
+
 class UploadNotFound(BadRequest):
-    """The topic has no upload with this id: it was aborted, has expired, or belonged to a deleted topic; fields: topic,
-    upload_id."""
+    """The topic has no upload with this id, or the upload was aborted or has expired; fields: topic, upload_id."""
 
     slug, title = "upload-not-found", "Upload not found"
 
 
 class UploadIncomplete(BadRequest):
-    """Some of the upload's bytes are not in the store yet; fields: upload_id, missing (parts, the first 100)."""
+    """Some of the upload's bytes are not stored yet; fields: upload_id, missing (the first 100 missing parts)."""
 
     slug, title = "upload-incomplete", "The upload is not complete"
 
 
 class UploadMismatch(BadRequest):
-    """The size or SHA-256 of the uploaded bytes differs from the announced value; fields: upload_id, field, value,
-    bound."""
+    """The size or SHA-256 of the stored bytes is not the one that the client stated when it began the upload; fields:
+    upload_id, field, value, bound."""
 
     slug, title = "upload-mismatch", "The upload differs from what was announced"
 
 
 class InvalidUpload(UploadMismatch):
-    """The store refused the bytes because their size or digest differs from the announced value; fields: field, value,
-    bound."""
+    """The store refused the uploaded bytes, because their size or SHA-256 is not the one that the client stated when
+    it began the upload; fields: field, value, bound."""
 
     slug, title = "invalid-upload", "The bytes differ from those that were announced"
 
@@ -230,60 +234,58 @@ class UploadExpired(BadRequest):
 
 
 class UploadConflict(BadRequest):
-    """The upload was already published, imported, or completed with other bytes, is (or is not) in parts, or is
-    reserved for a write; fields: upload_id."""
+    """The upload's state forbids the request, for example because the upload is already published; fields:
+    upload_id."""
 
     slug, title = "upload-conflict", "The upload's state does not allow this"
 
 
 class WriteNotFound(BadRequest):
-    """The topic has no write by this writer, or no longer remembers it; fields: topic, writer."""
+    """No write by this writer is recorded for the topic; fields: topic, writer."""
 
     slug, title = "write-not-found", "Write not found"
 
 
 class WriteOutOfOrder(BadRequest):
-    """The write's number is lower than the writer's newest number; fields: writer, number, newest."""
+    """The writer has already begun a write with a higher write number; fields: writer, number, newest."""
 
     slug, title = "write-out-of-order", "The write's number is out of order"
 
 
 class TooManyWriters(BadRequest):
-    """The topic remembers the maximum number of writers; fields: limit, retry_after_s."""
+    """Brokers already remember the maximum number of writers for the topic; fields: limit, retry_after_s."""
 
     slug, title = "too-many-writers", "Too many writers"
 
 
 class PayloadTooLarge(BadRequest):
-    """A payload is larger than the limit; fields: limit_bytes."""
+    """A payload is larger than `max_payload_bytes` of the broker or of the topic; fields: limit_bytes."""
 
     slug, title = "payload-too-large", "The payload is too large"
 
 
 class TooManyUploads(BadRequest):
-    """The topic already has `max_open_uploads` open uploads (`max_write_uploads` for writes); fields: limit,
-    retry_after_s."""
+    """The topic already has `max_write_uploads` open uploads that belong to writes, or `max_open_uploads` open uploads
+    that do not; fields: limit, retry_after_s."""
 
     slug, title = "too-many-uploads", "Too many open uploads"
 
 
 class TooManyTopics(BadRequest):
-    """The cluster already has `max_topics` topics, or the principal has reached its own limit; fields: limit,
-    setting."""
+    """The cluster has reached `max_topics`, or the principal has reached its own limit; fields: limit, setting."""
 
     slug, title = "too-many-topics", "The cluster has too many topics"
 
 
 class RateLimited(BadRequest):
-    """The principal or the topic has reached a limit; see the headers `Retry-After` and `RateLimit`; fields: limit (its
-    name), rate (per second), retry_after_s, topic."""
+    """The principal or the topic has reached a rate limit; fields: limit (its name), rate (per second), retry_after_s,
+    topic."""
 
     slug, title = "rate-limited", "A limit is reached"
 
 
 class TooManySegments(BadRequest):
-    """The cluster already has `max_segments` segments, or the principal has reached its own limit; fields: limit,
-    setting."""
+    """The cluster has reached `max_segments`, or the principal has reached its own limit; fields: limit, setting."""
 
     slug, title = "too-many-segments", "The cluster has too many segments"
 
@@ -295,7 +297,7 @@ class InvalidImport(BadRequest):
 
 
 class PayloadNotFound(BadRequest):
-    """The message has no payload, or the store no longer holds the payload as it was published; fields: topic, id."""
+    """The message has no payload, or the store no longer has the payload; fields: topic, id."""
 
     slug, title = "payload-not-found", "Payload not found"
 
@@ -307,16 +309,16 @@ class TopicConflict(BadRequest):
 
 
 class SchemaIncompatible(BadRequest):
-    """The schema is not a valid next version of the topic's schema; fields: differences (one per field, with the broken
-    rule)."""
+    """The given schema is not a valid next version of the topic's schema; fields: differences (the broken rule of each
+    field), value, bound (only if the schema exceeds a limit), schema_id (the newest version, only if if_schema_id
+    differs)."""
 
     slug, title = "schema-incompatible", "The topic's schema cannot become this one"
 
 
 class SchemaMismatch(BadRequest):
-    """A message has a value in a field that a later version of the topic's schema has dropped, or the schema has no
-    version with the Schema-Id of the request; fields: topic, schema_id (of the newest version), field, `taken` (as for
-    partly-taken)."""
+    """A message has a value in a field that the topic's schema has dropped, or no version has the given `Schema-Id`;
+    fields: topic, schema_id (the newest version), field, taken (as in partly-taken)."""
 
     slug, title = "schema-mismatch", "The messages do not fit the topic's newest schema"
 
@@ -334,48 +336,48 @@ class SubscriptionConflict(BadRequest):
 
 
 class TopicBeingDeleted(BadRequest):
-    """The topic is being deleted. The name can be reused afterwards."""
+    """The topic is being deleted. Afterwards, a new topic can have its name."""
 
     slug, title = "topic-being-deleted", "The topic is being deleted"
 
 
 class SegmentConflict(BadRequest):
-    """The segment is sealed or is being changed, or the result would have too many producer tables; fields: segment,
+    """The segment is sealed or is being changed, or a merge would combine too many segments; fields: segment,
     successors, parts."""
 
     slug, title = "segment-conflict", "The segment's state does not allow this change"
 
 
 class SequenceOutOfOrder(BadRequest):
-    """A producer's sequence is neither new nor a recent duplicate; fields: producer, sequence, newest."""
+    """The `Producer-Sequence` is not above the producer's highest sequence number, and is not that of a recent request
+    either; fields: producer, sequence, newest."""
 
     slug, title = "sequence-out-of-order", "The producer's sequence is out of order"
 
 
 class NeedsLevel(BadRequest):
-    """The request needs a higher cluster level; fields: level, needs, too_old (brokers that cannot read that level). No
-    broker sends this while only one level exists."""
+    """The request needs a higher format level than the cluster has; fields: level, needs, too_old (brokers that cannot
+    read the level)."""
 
     slug, title = "needs-cluster-level", "The cluster's level is too low"
 
 
 class LevelConflict(BadRequest):
-    """The cluster cannot be upgraded to the requested level; fields: level, to, too_old (brokers that cannot read
-    it)."""
+    """The cluster cannot be upgraded to this format level; fields: level, to, too_old (brokers that cannot read the
+    level)."""
 
     slug, title = "level-conflict", "The cluster's level cannot change to this"
 
 
 class JournalConflict(BadRequest):
-    """The loss of this journal cannot be accepted: its broker is running, nothing of it is lost, or it is not mirrored;
-    fields: broker."""
+    """The loss of this journal cannot be accepted, for example because its broker is running; fields: broker."""
 
     slug, title = "journal-conflict", "The journal's loss cannot be accepted"
 
 
 class RebuildConflict(BadRequest):
-    """Coordination cannot be rebuilt: this broker is serving, another rebuild is running, a journal that may be needed
-    cannot be read, or a journal to leave out is unknown; fields: journals, unknown."""
+    """Coordination cannot be rebuilt now, for example because the broker has not noticed a loss of coordination;
+    fields: journals, unknown."""
 
     slug, title = "rebuild-conflict", "Coordination cannot be rebuilt now"
 
@@ -388,40 +390,47 @@ class OffsetOutOfRange(BadRequest):
 
 
 class BelowRetention(BadRequest):
-    """Retention has deleted this offset; continue at `start_offset`; fields: segment, offset, start_offset."""
+    """Retention has deleted the message at this offset. Continue reading at the `start_offset` that the error contains;
+    fields: segment, offset, start_offset."""
 
     slug, title = "below-retention", "Retention has removed the offset"
 
 
 class Unauthenticated(BadRequest):
-    """The request has no token, or its token is invalid, expired or revoked."""
+    """The token is missing, invalid, expired or revoked.
+
+    `reason` and `token`, the id of a token whose signature is good, are for the audit: no client sees them."""
 
     slug, title = "unauthenticated", "Not authenticated"
 
+    def __init__(self, detail: str, *, inside: str = "", reason: str = "", token: str | None = None, **fields: Any):
+        super().__init__(detail, inside=inside, **fields)
+        self.reason = reason or self.slug
+        self.token = token
+
 
 class Forbidden(BadRequest):
-    """The caller lacks a right, or the signed URL has expired or is for another method, payload or size; fields:
-    action, resource."""
+    """The caller lacks the access right that the request needs, or the signed URL has expired or permits a different
+    request; fields: action, resource."""
 
     slug, title = "forbidden", "Forbidden"
 
 
 class PeerRefused(Forbidden):
-    """The sender claims to be a broker of this cluster, but cannot prove it; fields: reason."""
+    """The sender claims to be a broker of this cluster, but cannot prove this; fields: reason."""
 
     slug, title = "peer-refused", "Not recognized as a broker"
 
 
 class ForeignOrigin(Forbidden):
-    """A web page from another origin sent the request, or may have; fields: origin, setting, header."""
+    """A web page of another origin sent the request, or may have sent it; fields: origin, setting, header."""
 
     slug, title = "foreign-origin", "Pages of other origins may not do this"
 
 
 class LeaseEnded(BadRequest):
-    """All messages of the lease were answered or have passed their deadline, a seek ended the lease, or another
-    dispatcher granted it. If the dispatcher died during an ack, its messages may be acked nevertheless; fields:
-    lease."""
+    """The lease has ended, for example because its deadline has passed. If a broker died while it handled
+    an ack, the messages of this ack may be acked despite this error; fields: lease."""
 
     slug, title = "lease-ended", "The lease has ended"
 
@@ -433,20 +442,20 @@ class LeaseOfAnother(BadRequest):
 
 
 class NoDeadLetters(BadRequest):
-    """The request rejects a message without a `dead_letter_topic`, or removes a `dead_letter_topic` that messages still
-    need; fields: topic, subscription."""
+    """The request rejects a message, but the subscription has no `dead_letter_topic`; or the request removes the
+    `dead_letter_topic` before all dead letters are published to it; fields: topic, subscription."""
 
     slug, title = "no-dead-letter-topic", "There is no topic for dead letters"
 
 
 class WrongHost(BadRequest):
-    """The broker does not serve this host; fields: host, setting."""
+    """The broker does not serve the host in the `Host` header; fields: host, setting."""
 
     slug, title = "wrong-host", "The broker does not serve this host"
 
 
 class Unavailable(SeaweedqError):
-    """The request is valid but cannot be served now; retry after `retry_after_s` seconds."""
+    """The broker cannot serve the request now."""
 
     slug, title = "unavailable", "Unavailable"
 
@@ -456,89 +465,91 @@ class Unavailable(SeaweedqError):
 
 
 class NotReady(Unavailable):
-    """The broker is starting or stopping, or has lost its lease."""
+    """The broker is starting or stopping, or has lost its lease in coordination."""
 
     slug, title = "not-ready", "The broker is not ready"
 
 
 class Restored(Unavailable):
-    """Coordination was lost or restored, so the broker or the topic waits for a rebuild; fields: command, found
-    (reasons), topic."""
+    """Coordination was lost, or was restored from a backup, and the broker or the topic waits for a rebuild; fields:
+    command, found (reasons), topic."""
 
     slug, title = "restored", "Coordination was lost or restored"
 
 
 class Overloaded(Unavailable):
-    """Memory, connections, or the share of streams and waiting requests are used up; fields: budget_bytes,
-    max_connections."""
+    """The broker has too little free memory, or too many connections, streams or waiting requests; fields:
+    budget_bytes, max_connections."""
 
     slug, title = "overloaded", "The broker is overloaded"
 
 
 class NeedsNewerBroker(Unavailable):
-    """The request needs a record that a later version wrote and this broker cannot read."""
+    """A later version of seaweedq wrote a record that the request needs and that this broker cannot read."""
 
     slug, title = "needs-newer-broker", "A newer broker is needed"
 
 
 class PeerTooOld(Unavailable):
-    """Only a broker of an earlier version could answer this request. Retry after the upgrade."""
+    """The request needs an answer from another broker, whose version of seaweedq is too old for the request. Retry
+    after the upgrade of all brokers."""
 
     slug, title = "peer-too-old", "Another broker is too old"
 
 
 class JournalUnavailable(Unavailable):
-    """The journal write failed (disk full, I/O error). Nothing was stored."""
+    """The broker could not write to its journal, for example because the disk is full."""
 
     slug, title = "journal-unavailable", "The journal cannot be written"
 
 
 class StoreUnavailable(Unavailable):
-    """The store did not answer, or it is unknown whether the request took effect."""
+    """The object store did not answer, or did not say whether it carried out the request."""
 
     slug, title = "store-unavailable", "The store is unavailable"
 
 
 class CoordinationUnavailable(Unavailable):
-    """Coordination did not answer."""
+    """Coordination (etcd, or the SQLite file) did not answer."""
 
     slug, title = "coordination-unavailable", "Coordination is unavailable"
 
 
 class NotOwner(Unavailable):
-    """Another broker owns or takes over the segment or the subscription, and did not answer; fields: owner."""
+    """The broker that owns the segment or delivers the subscription's messages did not answer; fields: owner."""
 
     slug, title = "not-owner", "Another broker is the owner"
 
 
 class PartlyTaken(Unavailable):
-    """Some segments have stored their messages, others have not. With a Producer-Sequence, repeat the request unchanged
-    to publish the rest; without one, a repeat publishes the stored messages twice; fields: taken (segment,
-    first_offset, count)."""
+    """Some of the request's messages were stored; the other messages may not have been. With a
+    `Producer-Sequence`, repeat the request unchanged. Without a `Producer-Sequence`, a repeat stores some messages
+    twice; fields: taken (segment, first_offset, count)."""
 
     slug, title = "partly-taken", "Only some of the messages were published"
 
 
 class Fenced(SeaweedqError):
-    """Another writer has replaced this one, which must not acknowledge anything more."""
+    """Another broker has taken over from this broker."""
 
     slug, title = "fenced", "Another broker has taken over"
 
 
 class Damaged(SeaweedqError):
-    """Stored bytes differ from the written bytes. The detail names the place."""
+    """Stored bytes differ from the bytes that were written. The error's `detail` names the file."""
 
     slug, title = "damaged", "Stored data is damaged"
 
 
 class JournalDamaged(Damaged):
-    """A journal commit is damaged although a later commit is valid; fields: path, position."""
+    """A commit in a journal is damaged, and a valid commit follows it; fields: path, position."""
 
     slug, title = "journal-damaged", "The journal is damaged"
 
 
 class ChainDamaged(Damaged):
-    """A segment's chain of files has a gap, an overlap or an unreadable file; fields: name."""
+    """A file of the segment is missing or unreadable, or two files of the segment contain the same offset; fields: name
+    (of the file or folder)."""
 
     slug, title = "chain-damaged", "A segment's chain is damaged"
 

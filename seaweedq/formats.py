@@ -69,10 +69,10 @@ def check_draft(draft: int, where: str) -> None:
     """Raises LevelMismatch for another draft number than that of this version; 0 is none. `where` begins the
     sentence."""
     if draft != levels.DRAFT:
-        found = f"draft number {draft}" if draft else "no draft number"
+        found = f"with draft number {draft}" if draft else "without a draft number"
         raise LevelMismatch(
-            f"{where} has {found} of the storage formats, but this version of seaweedq reads only "
-            f"draft number {levels.DRAFT}; continue with the unreleased version that wrote it, or "
+            f"{where} was written in storage formats {found}, but this version of seaweedq reads only formats with "
+            f"draft number {levels.DRAFT}; continue with the unreleased version of seaweedq that wrote the data, or "
             "start with an empty data folder, coordination and store (docs/operate/upgrading.md)",
             draft=draft,
             reads=levels.DRAFT,

@@ -257,8 +257,9 @@ def check_expansion(decoded_bytes: int, size: int) -> None:
     """Raises InvalidImport for a file that expands to far more bytes than it has."""
     if decoded_bytes > EXPANSION * size + EXPANSION_BYTES:
         raise InvalidImport(
-            f"the file of {size} bytes expands to {decoded_bytes} bytes of rows, more than "
-            f"{EXPANSION} times its size; split the rows into several files, and upload each file",
+            f"the file of {size} bytes expands to {decoded_bytes} bytes of rows; the limit is "
+            f"{EXPANSION_BYTES} bytes plus {EXPANSION} times the file's size; split the rows into several files, and "
+            "upload each file",
             reason="the file expands too much",
         )
 

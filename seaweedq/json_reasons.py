@@ -45,7 +45,7 @@ def in_words(error: Exception | str, fields: Collection[str] = ()) -> str:
     if isinstance(error, UnicodeDecodeError):
         return NOT_UTF8
     what, path = split_path(str(error))
-    return f"{path}: {reword(what, fields)}" if path else reword(what, fields)
+    return of_field(path, reword(what, fields)) if path else reword(what, fields)
 
 
 def split_path(reason: str) -> tuple[str, str]:
@@ -53,6 +53,17 @@ def split_path(reason: str) -> tuple[str, str]:
     found = _PATH.match(reason)
     assert found is not None
     return found["what"], found["path"] or ""
+
+
+def of_field(path: str, reason: str, value: str = "") -> str:
+    """Returns a sentence about a refused field: its path, the reason, and its value, if it is known."""
+    if reason.startswith("must "):
+        return f"{path} {reason.rpartition(', not ')[0] or reason}, not {value}" if value else f"{path} {reason}"
+    if reason.startswith("there is no field "):
+        return f"{path} has {reason.removeprefix('there is ')}"
+    if reason.startswith("is "):
+        return f"the value {value} of {path} {reason}" if value else f"{path} {reason}"
+    return f"{reason} in {path}"
 
 
 def reword(what: str, fields: Collection[str] = ()) -> str:

@@ -15,4 +15,4 @@ of journals have it, and nobody reads another one. With 0.1.0 it stays as it is.
 VERSION = "0.1.0"  # of the program, for people
 LOWEST = 1
 HIGHEST = 1
-DRAFT = 11
+DRAFT = 13

@@ -8,15 +8,39 @@ import re
 from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, ValidationInfo, field_validator
 
 KIB, MIB = 1024, 1024 * 1024
+MAX_BROKERS = 64
 
 
 class Group(BaseModel, defer_build=True):
     """The settings of one subject. Abstract: never instantiated, so pydantic need not build a validator."""
+
+
+class BrokerRange(NamedTuple):
+    """How many brokers run on one machine: at least and at most. The load decides between the two."""
+
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        return str(self.most) if self.least == self.most else f"{self.least}..{self.most}"
+
+    @classmethod
+    def parse(cls, given: Any) -> "BrokerRange":
+        """Parses a number, or a text such as 1..8. Raises ValueError."""
+        if isinstance(given, BrokerRange):
+            return given
+        found = re.fullmatch(r"(\d{1,9})(?:\.\.(\d{1,9}))?", str(given), re.ASCII)
+        least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not 1 <= least <= most <= MAX_BROKERS:
+            raise ValueError(
+                f"it must be a number from 1 to {MAX_BROKERS}, or a range of such numbers, for example 1..8"
+            )
+        return cls(least, most)
 
 
 class StoreSettings(Group):
@@ -24,38 +48,36 @@ class StoreSettings(Group):
 
     data_dir: Path = Field(
         Path("./seaweedq-data"),
-        description="Folder for the journal, embedded coordination and the default store.",
+        description="Folder for the broker's journal and, by default, for the coordination database and the object "
+        "store.",
     )
     store: str = Field(
         "",
-        description="URL of the object store: file:///path or s3://bucket/prefix. Without a URL, the store is "
-        "the folder `store` in the data folder.",
+        description="URL of the object store: file:///path or s3://bucket/prefix. By default, the store is the folder "
+        "`store` in data_dir.",
     )
     s3_endpoints: str = Field(
         "",
         pattern=r"^(\s*https?://[^\s,]+\s*,?)*$",
         examples=["https://s3.example.com,https://s3-2.example.com"],
-        description="Comma-separated endpoint URLs of an S3-compatible store, all with the same data. Without "
-        "endpoints, brokers use AWS_ENDPOINT_URL_S3 or, if it is not set, the endpoint of the AWS "
-        "region. Brokers read the credentials and the region from AWS's own variables and files.",
+        description="Comma-separated endpoint URLs of one S3-compatible store; by default AWS_ENDPOINT_URL_S3, or "
+        "the endpoint of the AWS region. Credentials and region come from AWS's own variables and files.",
     )
     s3_addressing: Literal["auto", "path", "virtual"] = Field(
         "auto",
-        description="Position of the bucket's name in S3 requests: in the path or in the host name. With `auto`, "
-        "boto decides.",
+        description="Place of the bucket's name in S3 requests: the path (`path`) or the host name (`virtual`). "
+        "With `auto`, the library boto decides.",
     )
     s3_sse: Literal["none", "AES256", "aws:kms"] = Field(
         "none",
-        description="Server-side encryption of every object, including clients' uploads. With `none`, the "
-        "bucket's default encryption applies, which is AES256 on AWS. With `aws:kms`, everyone who "
-        "reads the files needs permission to use the key.",
+        description="Server-side encryption of all objects in the store. With `aws:kms`, every program that reads "
+        "the files needs permission to use the key.",
     )
     s3_sse_kms_key: str = Field(
         "",
         pattern=r"^[!-~]*$",
         examples=["arn:aws:kms:eu-west-1:111122223333:key/1234abcd"],
-        description="ID or ARN of the KMS key for s3_sse=aws:kms. Without s3_sse_kms_key, S3 uses the account's "
-        "default key.",
+        description="ID or ARN of the KMS key for s3_sse=aws:kms. By default, S3 uses the account's default key.",
     )
 
 
@@ -66,43 +88,38 @@ class CoordinationSettings(Group):
         "embedded",
         pattern=r"^(embedded|etcd://[^/,\s]+(,[^/,\s]+)*)$",
         examples=["embedded", "etcd://10.0.0.1:2379,10.0.0.2:2379"],
-        description="Key-value store that records the brokers, the topics and the segments' owners. On one "
-        "machine, coordination can be `embedded`, which is SQLite in the data folder. For a cluster, "
-        "coordination must be etcd: `etcd://host:port,...`.",
+        description="Key-value store through which brokers coordinate: `embedded` (SQLite in data_dir) on one "
+        "machine, or `etcd://host:port,...` for a cluster.",
     )
     etcd_prefix: str = Field(
         "seaweedq/",
-        description="Prefix of all keys in etcd. Several clusters can share one etcd if their prefixes differ.",
+        description="Prefix of the cluster's keys in etcd. Clusters that share an etcd need different prefixes.",
     )
-    etcd_user: str = Field(
-        "", description="User name for etcd. Without a user name, the broker does not authenticate to etcd."
-    )
+    etcd_user: str = Field("", description="User name for etcd.")
     etcd_password: str = Field(
         "",
         repr=False,
-        description="Password for etcd. Set the etcd password in the environment, because `ps` shows command lines.",
+        description="Password of etcd_user. Set the password in the environment, because `ps` shows command lines.",
     )
-    etcd_password_file: str = Field(
-        "", description="File that contains the etcd password. The broker reads the password file only at startup."
-    )
+    etcd_password_file: str = Field("", description="File with the password of etcd_user.")
     etcd_ca_file: str = Field(
         "",
-        description="PEM file with etcd's CA certificate; enables TLS. A CA file for etcd is required with "
-        "etcd_user or etcd_cert_file, unless every etcd endpoint is on loopback.",
+        description="PEM file with the CA of etcd's certificate, for TLS connections to etcd. If etcd_user or "
+        "etcd_cert_file is set, this setting is required, unless all etcd endpoints are on loopback.",
     )
     etcd_cert_file: str = Field("", description="PEM file with this broker's client certificate for etcd (mutual TLS).")
     etcd_key_file: str = Field("", description="PEM file with the private key for etcd_cert_file.")
     snapshot_s: float = Field(
         60,
         gt=0,
-        description="Minimum time between two snapshots of coordination, which the leader writes to the store. "
-        "If coordination is lost, changes after the last snapshot are lost as well, unless they are "
-        "also recorded in the store. The leader writes snapshots over 60 MB less often.",
+        description="Minimum time between two snapshots of the coordination database; the store keeps the snapshots. "
+        "If coordination is lost, changes after the last snapshot may be lost.",
     )
     allow_plain_etcd: bool = Field(
         False,
-        description="Allow auth=required even if the connection to a remote etcd has no TLS. Anyone who can read "
-        "or modify the traffic to etcd can then grant themselves every permission.",
+        description="Whether auth=required is allowed if connections to a remote etcd do not use TLS. Anyone who can "
+        "modify the "
+        "traffic to etcd can then grant themselves every permission.",
     )
 
 
@@ -111,54 +128,64 @@ class ClusterSettings(Group):
 
     journal: Literal["auto", "file", "object", "mirrored"] = Field(
         "auto",
-        description="Storage in which messages first become durable. With journal=file, messages first become "
-        "durable in the data folder. With journal=object, they first become durable in the store, "
-        "which survives the loss of the machine. With journal=mirrored (experimental; requires "
-        "etcd), messages are in the memory of several brokers within milliseconds, and in the store "
-        "seconds later. If a broker and all its mirrors fail at the same time, the messages of the "
-        "last journal_exposure_s seconds are lost. With journal=auto, the journal is `object` with "
-        "etcd, and `file` otherwise.",
+        description="Place to which the broker writes a message before it acknowledges the message: the data folder "
+        "(`file`), the store (`object`), or the memory of other brokers (`mirrored`; experimental, "
+        "requires etcd). `auto` means `object` if the cluster uses etcd, and `file` otherwise.",
     )
-    brokers: int = Field(
-        1,
-        ge=1,
-        le=64,
-        description="Number of broker processes on this machine, on consecutive ports. The processes share the "
-        "store and coordination; if one of them fails, the others take over its segments.",
+    brokers: Annotated[BrokerRange, PlainValidator(BrokerRange.parse), PlainSerializer(str)] = Field(
+        BrokerRange(1, 1),
+        description="Number of broker processes, up to 64, that `seaweedq serve` starts on this machine, with "
+        "consecutive ports. With a range, such as `1..8`, brokers start and stop as the load changes.",
     )
     member: int = Field(
         0,
         ge=0,
-        le=64,
-        description="Number of this process among the `brokers`. Do not set `member` yourself: the parent "
-        "process sets it.",
+        le=MAX_BROKERS,
+        description="Index of this process among the processes that the setting `brokers` starts. Do not set `member` "
+        "yourself.",
     )
     cluster_secret: str = Field(
         "",
         repr=False,
-        description="Shared secret with which brokers authenticate to each other, ideally 32 random characters. "
-        "To rotate the cluster secret, set both the old and the new secret, separated by a comma. "
-        "The cluster secret is required with etcd; without etcd, the broker generates a secret in "
-        "the data folder. Anyone who has the cluster secret can act as a broker. Set the cluster "
-        "secret in the environment, because `ps` shows command lines.",
+        description="Secret with which brokers authenticate to each other, ideally 32 random characters; required "
+        "with etcd. To rotate the secret, set the old and the new secret, separated by a comma. Set the "
+        "secret in the environment.",
     )
-    cluster_secret_file: str = Field(
-        "", description="File that contains the cluster secret. The broker reads the secret file only at startup."
-    )
+    cluster_secret_file: str = Field("", description="File with the cluster secret.")
     advertise_url: str = Field(
         "",
         pattern=r"^(https?://\S+)?$",
         examples=["https://broker-1.example.com:8080"],
-        description="URL at which clients and other brokers reach this broker. By default, advertise_url is the "
+        description="URL at which clients and other brokers reach this broker. By default, the URL contains the "
         "address on which the broker listens.",
     )
     zone: str = Field("", description="Availability zone of this broker. The balancer spreads segments across zones.")
+    capacity_messages_per_s: float = Field(
+        0,
+        ge=0,
+        le=1e9,
+        description="Number of inbound messages per second that this broker can handle, for the metric "
+        "seaweedq_brokers_wanted; 0 means unlimited.",
+    )
+    capacity_bytes_per_s: float = Field(
+        0,
+        ge=0,
+        le=1e12,
+        description="Number of inbound bytes per second that this broker can handle, for the metric "
+        "seaweedq_brokers_wanted; 0 means unlimited.",
+    )
+    capacity_segments: int = Field(
+        2_000,
+        ge=0,
+        le=1_000_000,
+        description="Number of open segments that this broker can own, for the metric seaweedq_brokers_wanted; 0 "
+        "means unlimited.",
+    )
     name: str = Field(
         "broker",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}$",
         examples=["broker-1"],
-        description="Name of this broker. The broker's ID is its name followed by a number that is drawn at each "
-        "start.",
+        description="Name of this broker. The broker's ID is this name and a random number that changes at each start.",
     )
 
 
@@ -167,57 +194,114 @@ class AccessSettings(Group):
 
     auth: Literal["auto", "none", "required"] = Field(
         "auto",
-        description="Whether requests need a token. With auth=required, every request needs a token, except "
-        "probes and signed payload URLs. With auth=none, a request without a token may do "
-        "everything, but the broker still checks the token of a request that has one. With "
-        "auth=auto, `none` applies if `host` and `advertise_url` are on loopback; otherwise, the "
-        "broker refuses to start.",
+        description="Whether requests need a token. With `none`, a request without a token may do everything. "
+        "`auto` means `none` if host and advertise_url are on loopback; otherwise, a broker with `auto` "
+        "refuses to start.",
     )
     admin_token_file: str = Field(
         "",
         description="File with the admin token, which has at least 32 characters and permits everything on this "
-        "broker. Use the admin token to issue the first tokens, or to regain access. The broker "
-        "rereads the token file when it changes. If admin_token_file is empty, coordination is "
-        "embedded and auth is not `auto`, the broker uses the file `admin-token` in the data folder, "
-        "and creates this file if it is missing.",
+        "broker. If the file changes, the broker reads the new token. With embedded coordination and auth other than "
+        "`auto`, the default is the file `admin-token` in data_dir, which the broker creates.",
     )
     audit: Literal["auto", "topic", "log", "none"] = Field(
         "auto",
-        description="Destination of the audit records about changes and denied requests. With audit=log, the "
-        "broker writes audit records to its log. With audit=topic, the broker writes audit records "
-        "to its log and to the topic `seaweedq.audit`. With audit=auto, `topic` applies if auth is "
-        "`required`, and `none` otherwise.",
+        description="Destination of audit records about changes and denied requests: the broker's log (`log`), or "
+        "its log and the topic `seaweedq.audit` (`topic`). `auto` means `topic` if auth is `required`, "
+        "and `none` otherwise.",
     )
     allowed_hosts: str = Field(
         "",
         pattern=r"^(\s*(\*|(\*\.)?[A-Za-z0-9._-]+)\s*(,|$))*$",
         examples=["queue.example.com,*.example.com"],
-        description="Additional host names of this broker, comma-separated: `queue.example.com`, "
-        "`*.example.com`, or `*`. IP addresses, `localhost` and the host of advertise_url are always "
-        "allowed. To prevent DNS rebinding, the broker answers 421 to requests for hosts that are "
-        "not allowed. Web pages from the hosts in allowed_hosts may send requests to the broker, but "
-        "not pages from hosts that only `*` matches.",
+        description="Comma-separated host names with which clients may address this broker, such as `*.example.com`, "
+        "or `*` for all names. For other hosts, the broker answers 421. IP addresses, `localhost` "
+        "and the host of advertise_url are always allowed.",
     )
     cors_origins: str = Field(
         "",
         pattern=r"^(\s*https?://[A-Za-z0-9._:\[\]-]+/?\s*(,|$))*$",
         examples=["https://app.example.com"],
-        description="Other origins whose web pages may send requests to this broker, comma-separated: "
-        "`https://app.example.com`. Requests from pages of other origins need a token, as all other "
-        "requests do; browsers never add stored credentials.",
+        description="Comma-separated origins of other sites whose web pages may send requests to this broker, such as "
+        "`https://app.example.com`.",
     )
     tls_cert_file: str = Field(
         "",
-        description="PEM file with this broker's certificate and its intermediate certificates. With a "
-        "certificate, `port` accepts only TLS 1.2 or newer. The broker loads renewed files within 10 "
-        "s, without dropping connections. If the renewed certificate and key do not match, the "
-        "broker keeps the old pair and logs a warning.",
+        description="PEM file with this broker's certificate and its intermediate certificates. `port` then accepts "
+        "only TLS 1.2 or newer. The broker loads a renewed certificate and key within 10 s, if the two match.",
     )
     tls_key_file: str = Field("", description="PEM file with the unencrypted private key for tls_cert_file.")
+    client_ca_file: str = Field(
+        "",
+        description="PEM file with the CAs of client certificates; requires tls_cert_file. Clients may show a "
+        "certificate instead of a token. The broker loads a changed file within 10 s. If a client connected with a "
+        "certificate before the change, the broker then answers the client's next request with 503, and closes the "
+        "connection.",
+    )
+    client_certificate_name: Literal["san", "subject"] = Field(
+        "san",
+        description="Part of a client certificate that names the client's principal: the common name (`subject`), or "
+        "a DNS name (`san`). Exactly one of the certificate's names of that kind must be the name of a principal.",
+    )
     tls_ca_file: str = Field(
         "",
-        description="PEM file with the CA that signed the https certificates of the other brokers. Without a CA "
-        "file, the broker trusts the system's CAs. The broker reads the CA file only at startup.",
+        description="PEM file with the CA of the other brokers' https certificates. By default, the broker trusts "
+        "the system's CAs.",
+    )
+
+
+class OidcSettings(Group):
+    """The settings of JSON Web Tokens of an OpenID Connect issuer."""
+
+    oidc_issuer: str = Field(
+        "",
+        pattern=r"^(https?://[^\s?#]+)?$",
+        examples=["https://login.example.com"],
+        description="URL of an OpenID Connect issuer whose JSON Web Tokens the broker also accepts; requires "
+        "oidc_audience. The URL must equal the claim `iss` of these tokens.",
+    )
+    oidc_audience: str = Field("", description="Audience that a JSON Web Token must name in its claim `aud`.")
+    oidc_algorithms: str = Field(
+        "RS256,ES256",
+        description="Comma-separated signature algorithms that the broker accepts in JSON Web Tokens, from RS256, "
+        "RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512 and EdDSA.",
+    )
+    oidc_principal_claim: str = Field(
+        "sub",
+        description="Name or path (such as `realm_access/name`) of the claim that contains a principal's name in a "
+        "JSON Web Token. Choose a claim that users cannot change. If oidc_principal_claim is "
+        "empty, no token acts as a principal.",
+    )
+    oidc_roles_claim: str = Field(
+        "roles",
+        description="Name or path (such as `realm_access/roles`) of the claim that contains the caller's role, or a "
+        "list of roles, in a JSON Web Token. In the claims `scope` and `scp`, spaces separate the "
+        "roles.",
+    )
+    oidc_roles: str = Field(
+        "",
+        examples=["reader=describe,read:flights*; operator=cluster metrics"],
+        description="Grants of each role, such as `reader=describe,read:flights*; operator=cluster metrics`. "
+        "Commas separate the actions of a grant, and a colon precedes the names of topics. Spaces separate grants, and "
+        "semicolons separate roles. A caller that is not a principal has the grants of all its "
+        "roles; a principal has only its own grants.",
+    )
+    jwks_max_age_s: float = Field(
+        86_400,
+        ge=60,
+        le=7 * 86_400,
+        description="Time for which brokers continue to use the issuer's keys while the issuer does not answer. "
+        "Afterwards, requests with JSON Web Tokens get 503.",
+    )
+    oidc_ca_file: str = Field(
+        "",
+        description="PEM file with the CA of the issuer's certificate. The broker reads the file at each fetch of the "
+        "issuer's keys. By default, the broker trusts the system's CAs.",
+    )
+    oidc_token_file: str = Field(
+        "",
+        description="File with a token that the broker sends when it fetches the issuer's keys. If Kubernetes is "
+        "the issuer, this token is required. The broker reads the file at each fetch.",
     )
 
 
@@ -226,28 +310,48 @@ class AddressSettings(Group):
 
     host: str = Field(
         "127.0.0.1",
-        description="Address to listen on. For a non-loopback address, `auth` must be `required` or `none`.",
+        description="Address on which the broker listens. On an address other than loopback, auth must be "
+        "`required` or `none`.",
     )
     port: int = Field(
-        8080, ge=0, le=65_535, description="Port to listen on. With port 0, the system chooses a free port."
+        8080,
+        ge=0,
+        le=65_535,
+        description="Port on which the broker listens. With port 0, the system chooses a free port.",
     )
     peer_port: int = Field(
         0,
         ge=0,
         le=65_535,
-        description="Separate port for requests from other brokers, with mutual TLS 1.3. Brokers derive the TLS "
-        "keys of the peer port from cluster_secret, so it needs no certificates. With peer_port=0, "
-        "other brokers use `port`.",
+        description="Separate port for other brokers, with mutual TLS 1.3. With 0, other brokers use `port`.",
     )
     advertise_peer_url: str = Field(
         "",
         pattern=r"^(https://[^\s/]+)?$",
         examples=["https://broker-1.example.com:8443"],
-        description="URL at which other brokers reach `peer_port`. By default, other brokers use the host of "
-        "advertise_url or, without it, the address on which this broker listens.",
+        description="URL at which other brokers reach peer_port. By default, the broker derives this URL from "
+        "advertise_url.",
+    )
+    grpc_port: int = Field(
+        0,
+        ge=0,
+        le=65_535,
+        description="Separate port for gRPC clients; requires the extra `grpc` of the Python package. With 0, the "
+        "broker does not serve gRPC.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Lowest severity of log lines to print."
+        "info", description="Lowest severity of the log lines that the broker prints."
+    )
+    log_format: Literal["text", "json"] = Field(
+        "text",
+        description="Format of log lines.",
+    )
+    otel_endpoint: str = Field(
+        "",
+        pattern=r"^(https?://[^\s/@]+(/[^\s@]*)?)?$",
+        examples=["http://collector.example.com:4318"],
+        description="URL of an OpenTelemetry collector, to which this broker sends spans as OTLP over HTTP, at the "
+        "path /v1/traces; requires the extra `otel` of the Python package.",
     )
 
 
@@ -256,23 +360,20 @@ class TopicSettings(Group):
 
     auto_create_topics: bool = Field(
         True,
-        description="Create a topic when a client publishes or uploads to a topic that does not exist. Automatic "
-        "creation is convenient on a laptop, but a misspelled topic name creates a new topic.",
+        description="Whether the broker creates a missing topic when a client publishes or uploads to the topic.",
     )
     max_topics: int = Field(
         10_000,
         ge=1,
         le=1_000_000,
-        description="Maximum number of topics in the cluster. Once the cluster has max_topics topics, the broker "
-        "answers 429 to requests for new topics.",
+        description="Maximum number of topics in the cluster.",
     )
     max_segments: int = Field(
         100_000,
         ge=1,
         le=10_000_000,
-        description="Maximum number of segments in the cluster, including sealed segments. Once the cluster has "
-        "max_segments segments, the broker refuses new topics with 429, and no longer splits "
-        "segments. Every broker keeps all segment records in memory.",
+        description="Maximum number of segments in the cluster, including sealed segments. At the maximum, brokers "
+        "answer 429 to requests for new topics, and split no segments.",
     )
 
 
@@ -283,68 +384,60 @@ class RequestSettings(Group):
         MIB,
         ge=KIB,
         le=16 * MIB,
-        description="Maximum size of a message's value; the message's key and headers together have the same limit.",
+        description="Maximum size of a message's value. The key and the headers together have the same limit.",
     )
     max_request_bytes: int = Field(
         16 * MIB,
         ge=64 * KIB,
         le=256 * MIB,
-        description="Maximum size of a decompressed request body. Each request may use up to max_request_bytes "
-        "of memory.",
+        description="Maximum size of a decompressed request body.",
     )
     request_timeout_s: float = Field(
         60,
         gt=0,
         le=3600,
-        description="Timeout for receiving a request body. If a request body takes longer than "
-        "request_timeout_s, the broker answers 408.",
+        description="Time within which the body of a request must arrive.",
     )
     head_timeout_s: float = Field(
         10,
         gt=0,
         le=3600,
-        description="Time limit for the first request on a new connection, and for the request line and headers "
-        "of each request. The broker closes slower connections.",
+        description="Time within which the headers of each request must arrive completely. For the first request on a "
+        "connection, the time starts when the connection opens.",
     )
     max_connections: int = Field(
         0,
         ge=0,
-        description="Maximum number of open connections; if there are more, the broker closes the connection "
-        "that has been idle longest. Streams and long polls may use three quarters of "
-        "max_connections. The broker accepts a few additional connections for probes and from other "
-        "brokers. With max_connections=0, the maximum is 256 less than nine tenths of the open-file "
-        "limit, but not more than 16,384.",
+        description="Maximum number of open connections to this broker, of which streams and long polls may use at "
+        "most three quarters. Above the maximum, the broker closes the connection that has been idle "
+        "longest. With 0, the maximum is the lower of 16,384 and `0.9 * open-file limit - 256`.",
     )
     max_connections_per_address: int = Field(
         0,
         ge=0,
-        description="Maximum number of open connections per client address (per /64 network for IPv6), except "
-        "for loopback; if an address has more, the broker closes the oldest idle connection of this "
-        "address. For clients behind `trusted_proxies`, the same limit applies to requests in flight "
-        "instead of connections. With max_connections_per_address=0, the maximum is a quarter of "
-        "max_connections.",
+        description="Maximum number of open connections from one client address (for IPv6, from one /64 network), "
+        "except for loopback. For clients behind trusted_proxies, the maximum applies to requests in flight instead of "
+        "connections. With 0, the maximum is a quarter of max_connections.",
     )
     trusted_proxies: str = Field(
         "",
         pattern=r"^[0-9A-Fa-f.:/,\s]*$",
         examples=["10.0.0.0/8,192.168.1.1"],
-        description="Addresses and networks of reverse proxies, comma-separated: `10.0.0.0/8`. For requests from "
-        "trusted proxies, the client address is the last address in X-Forwarded-For that is not a "
-        "trusted proxy.",
+        description="Comma-separated addresses and networks of reverse proxies, such as `10.0.0.0/8`. For requests "
+        "through these proxies, the client address is the last address in X-Forwarded-For that is not a trusted proxy.",
     )
     answer_timeout_s: float = Field(
         60,
         gt=0,
         le=3600,
-        description="Close connections whose client stops reading for this long. Unread responses use memory.",
+        description="Time after which the broker closes a connection if the client does not read an answer.",
     )
     publish_timeout_s: float = Field(
         15,
         gt=0,
         le=600,
-        description="Timeout for published messages to become durable, measured from the end of the request "
-        "body. publish_timeout_s also applies to flushes and new topics, which must reach the store. "
-        "After publish_timeout_s, the broker answers 503.",
+        description="Time within which published messages must become durable after the request body has arrived. "
+        "Flushes and the creation of topics have the same timeout.",
     )
 
     @field_validator("trusted_proxies")
@@ -364,58 +457,53 @@ class PayloadSettings(Group):
         5 * 1024**4,
         ge=MIB,
         le=5 * 1024**4,
-        description="Maximum size of an uploaded payload. A topic may set a lower limit for its payloads. S3 "
-        "accepts at most 5 TiB.",
+        description="Maximum size of an uploaded payload. A topic's own max_payload_bytes may be lower.",
     )
     max_open_uploads: int = Field(
         1000,
         ge=1,
         le=1_000_000,
-        description="Maximum number of unpublished uploads per topic; the broker answers 429 to further uploads. "
-        "Each unpublished upload may use space in the store until it expires.",
+        description="Maximum number of a topic's unpublished uploads. Above the maximum, brokers answer 429.",
     )
     max_write_uploads: int = Field(
         100_000,
         ge=1,
         le=1_000_000,
-        description="Maximum number of unused uploads for writes per topic; the broker answers 429 to further "
-        "uploads. Uploads for writes do not count toward max_open_uploads.",
+        description="Maximum number of a topic's unpublished uploads for writes (a write publishes many files at "
+        "once). Above the maximum, "
+        "brokers answer 429.",
     )
     upload_expires_s: int = Field(
         86_400,
         ge=60,
         le=7 * 86_400,
-        description="Time within which an upload must be published. Until an upload expires, coordination keeps "
-        "a record of the upload.",
+        description="Time after which an unpublished upload expires.",
     )
     upload_url_s: int = Field(
         3600,
         ge=10,
         le=86_400,
-        description="Lifetime of a payload's signed URL; until it expires, anyone who has the URL can use it.",
+        description="Time for which the signed URL of a payload is valid.",
     )
     multipart_bytes: int = Field(
         1024 * MIB,
         ge=5 * MIB,
         le=5 * 1024**3,
-        description="Size above which clients send an upload to S3 in parts, which they can retry and send in "
-        "parallel. To verify a multipart upload, a broker reads it once; S3 itself verifies a single "
-        "put.",
+        description="Size above which clients send an upload to S3 in parts (as a multipart upload). To verify a "
+        "multipart upload, a broker must read the whole upload once.",
     )
     upload_grace_s: int = Field(
         3600,
         ge=1,
         le=7 * 86_400,
-        description="Keep an unpublished upload for this long after it expires. The grace time must exceed the "
-        "clock skew between brokers.",
+        description="Time for which brokers keep an expired upload. The time must exceed the clock skew between "
+        "brokers.",
     )
     import_batch_rows: int = Field(
         131_072,
         ge=1000,
         le=262_144,
-        description="Maximum number of rows in each batch of an import; a batch also has at most 16 MiB. Smaller "
-        "batches need less memory, but more time. A running import keeps the value with which it "
-        "started.",
+        description="Maximum number of rows that an import publishes in one batch; a batch also has at most 16 MiB.",
     )
 
 
@@ -425,39 +513,41 @@ class MemorySettings(Group):
     memory_budget_bytes: int = Field(
         512 * MIB,
         ge=64 * MIB,
-        description="Memory budget for tails, requests and recoveries; it must be at least twice "
-        "max_request_bytes. Incoming requests may use a quarter of the budget, and recoveries "
-        "another quarter. When more than half of the budget is in use, the broker flushes tails "
-        "early. When the whole budget is in use, the broker answers publishes with 503.",
+        description="Maximum memory for unflushed messages, requests and recoveries; at least twice "
+        "max_request_bytes. All requests that are still arriving may together use at most a quarter of this memory "
+        "(or max_request_bytes, if that is more), and all recoveries together at most a quarter. When more than half "
+        "of this memory is in use, the broker flushes messages early; when all is in use, "
+        "publishes get 503.",
     )
 
     flush_max_bytes: int = Field(
         64 * MIB,
         ge=64 * KIB,
         le=64 * MIB,
-        description="Write a segment's tail, which is its messages that are not in a file yet, to a Parquet file "
-        "when the tail reaches this size. Larger files are faster to scan, but need more memory.",
+        description="When a segment's unflushed messages reach this size, the broker writes them to a Parquet file.",
     )
     flush_max_age_s: float = Field(
         300,
         ge=1,
         le=86_400,
-        description="Write a segment's tail to a Parquet file when its oldest message has waited for this long. "
-        "A shorter time makes tables fresher, but also makes files smaller.",
+        description="When the oldest of a segment's unflushed messages reaches this age, the broker writes the "
+        "messages to a Parquet file.",
     )
     flush_min_bytes: int = Field(
         MIB,
         ge=0,
         le=64 * MIB,
-        description="A tail smaller than flush_min_bytes is written to a file only after 15 minutes, unless the "
-        "topic sets `flush.max_age_s`.",
+        description="While a segment's unflushed messages are together smaller than this size, the broker writes them "
+        "to a Parquet file only when the oldest message is 15 minutes old. The topic's `flush.max_age_s` "
+        "replaces the 15 minutes. If the topic has no `flush.max_age_s`, but you set flush_max_age_s, this setting "
+        "replaces the 15 minutes.",
     )
 
     mirror_memory_bytes: int = Field(
         256 * MIB,
         ge=MIB,
-        description="Memory for the journal commits that this broker mirrors for other brokers. When the mirror "
-        "memory is full, other brokers stop using this broker as a mirror.",
+        description="Memory for the journal commits that this broker mirrors. When this memory is full, other "
+        "brokers stop using this broker as a mirror.",
     )
 
     @field_validator("memory_budget_bytes")
@@ -466,100 +556,88 @@ class MemorySettings(Group):
         """Refuses a memory budget of which a single request could use more than half."""
         largest = info.data.get("max_request_bytes", 0)
         if 2 * largest > budget:
-            raise ValueError(f"the value must be at least twice max_request_bytes={largest}")
+            raise ValueError(f"the value must be at least {2 * largest}, which is twice max_request_bytes")
         return budget
 
 
 class JournalSettings(Group):
-    """The settings of journals: their files or puts; and of the readers' cache."""
+    """The settings of journals: their files or puts."""
 
     journal_file_bytes: int = Field(
         64 * MIB,
         ge=64 * KIB,
-        description="Start a new journal file at this size. The broker frees disk space one journal file at a time.",
+        description="Size at which the broker starts a new journal file.",
     )
     journal_max_unreleased_bytes: int = Field(
         256 * MIB,
         ge=MIB,
-        description="Flush the oldest tails when the journal contains more bytes of unflushed messages than "
-        "this. A larger journal allows larger Parquet files, but makes recoveries longer.",
+        description="When the unflushed messages in the journal exceed this size, the broker writes the oldest "
+        "messages to Parquet files. A larger journal allows larger files, but makes recoveries longer.",
     )
     journal_puts_per_s: float | None = Field(
         None,
         ge=0,
         le=10_000,
-        description="Object journal: maximum average number of puts per second for each broker, at least 0.5. A "
-        "broker saves up to 1,000 unused puts for bursts. A lower maximum costs less, but makes "
-        "publishes wait longer. With journal_puts_per_s=0, there is no maximum. By default, the "
-        "maximum is 8 puts per second if the store charges for puts, as AWS does; otherwise, puts "
-        "are not limited.",
+        description="Object journal: maximum average number of puts per second; 0.5 or more, or 0 for no limit. A "
+        "lower limit costs less, but makes publishes wait longer. By default, the limit is 8 if the store charges for "
+        "puts, as AWS does; otherwise there is no limit.",
     )
     journal_linger_s: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="Object journal: minimum time between the starts of two puts; if it is set, "
-        "journal_puts_per_s is 0 by default. By default, there is no minimum time between puts; if "
-        "journal_linger_max_s is set, the default is 0.02 s.",
+        description="Object journal: minimum time between the starts of two consecutive puts. If only "
+        "journal_linger_max_s is set, the minimum is 0.02 s. If journal_linger_s or journal_linger_max_s is set, the "
+        "default of journal_puts_per_s is 0 (no limit).",
     )
     journal_linger_max_s: float | None = Field(
         None,
         ge=0,
         le=5,
-        description="Object journal: upper limit for the time between the starts of two puts, which grows from "
-        "journal_linger_s while puts queue up. If only journal_linger_s is set, the time between "
-        "puts grows up to 0.25 s.",
+        description="Object journal: while puts queue up, the time between the starts of two puts grows from "
+        "journal_linger_s to this limit. If only journal_linger_s is set, the limit is 0.25 s.",
     )
     put_usd_per_1000: float = Field(
         0,
         ge=0,
         le=100,
-        description="Price of 1,000 puts in US dollars, for the metric seaweedq_journal_usd_per_month.",
+        description="Price in US dollars of 1,000 puts to the store, for the metric seaweedq_journal_usd_per_month.",
     )
     journal_window: int = Field(
         4,
         ge=1,
         le=64,
-        description="Object journal: maximum number of concurrent puts. In a mirrored journal, journal_window is "
-        "also the maximum number of commits that wait for mirrors.",
+        description="Maximum number of a journal's concurrent puts. In a mirrored journal, this is also the maximum "
+        "number of commits that wait for mirrors.",
     )
     journal_mirrors: int = Field(
         2,
         ge=1,
         le=3,
-        description="Mirrored journal: number of other brokers that must have each commit in memory before it is "
-        "acknowledged. With more mirrors, messages survive more failures, but network traffic "
-        "increases.",
+        description="Mirrored journal: number of other brokers that must have a commit in memory before the broker "
+        "acknowledges the commit.",
     )
     journal_least_mirrors: int = Field(
         1,
         ge=1,
         le=3,
-        description="Mirrored journal: if a broker has fewer mirrors than journal_least_mirrors, a commit is "
-        "acknowledged only once it is in the store, as with an object journal.",
+        description="Mirrored journal: minimum number of mirrors. If fewer than journal_mirrors other brokers are "
+        "available, but at least this number, the broker uses the available brokers as mirrors. If fewer than this "
+        "number are available, the broker acknowledges a commit only once the commit is in the store.",
     )
     journal_exposure_s: float | None = Field(
         10,
         ge=1,
         le=3600,
-        description="Mirrored journal: the longest time that a commit exists only in memory. After this time, the "
-        "broker writes all waiting commits to the store, many of them in each object. With a lower "
-        "journal_exposure_s, fewer messages are lost "
-        "if all mirrors fail at the same time, but the broker needs more puts. Without "
-        "journal_exposure_s, messages that have mirrors reach the store only in Parquet files.",
+        description="Mirrored journal: maximum time for which a commit exists only in memory. If the broker and all "
+        "its mirrors fail together, up to this many seconds of messages are lost. A shorter time needs more puts.",
     )
     mirror_patience_s: float = Field(
         0.5,
         ge=0.1,
         le=60,
-        description="Mirrored journal: replace or drop a mirror that does not answer for this long. Until a "
-        "silent mirror is replaced or dropped, publishes wait for it.",
-    )
-    cache_bytes: int = Field(
-        128 * MIB,
-        ge=0,
-        description="Size of the read cache of decoded row groups. When the memory budget is used up, the broker "
-        "empties the cache.",
+        description="Mirrored journal: time after which the broker replaces or drops a mirror that does not answer. "
+        "Until then, publishes wait for the mirror.",
     )
 
     @field_validator("journal_puts_per_s")
@@ -568,9 +646,30 @@ class JournalSettings(Group):
         """Refuses a limit at which commits wait longer than publishes, so that all publishes would get 503."""
         if per_s is not None and 0 < per_s < 0.5:
             raise ValueError(
-                "the value must be 0 (no limit) or at least 0.5, because a commit waits for up to two puts"
+                "the value must be 0 (no maximum) or at least 0.5: with a lower value, a commit can take longer than a "
+                "publish may wait"
             )
         return per_s
+
+
+class CacheSettings(Group):
+    """The settings of the caches for readers of old messages."""
+
+    memory_cache_bytes: int = Field(
+        128 * MIB,
+        ge=0,
+        description="Maximum size of the cache of decoded row groups in memory.",
+    )
+    cache_dir: str = Field(
+        "",
+        description="Folder on a local disk in which the broker caches parts of Parquet files from S3. If several "
+        "consumers read old messages, the broker then reads each file from S3 only once.",
+    )
+    cache_bytes: int = Field(
+        10 * 1024 * MIB,
+        ge=MIB,
+        description="Maximum size of each broker's cache in cache_dir.",
+    )
 
 
 class LifeSettings(Group):
@@ -580,42 +679,45 @@ class LifeSettings(Group):
         5,
         ge=1,
         le=60,
-        description="A broker that does not renew its lease for this long is considered dead. A shorter lease "
-        "makes failover faster, but tolerates only shorter pauses.",
+        description="Time after which other brokers consider a broker dead if it does not renew its lease. With a "
+        "shorter lease, failover is faster, but a shorter pause of the broker or of etcd makes the broker lose its "
+        "lease.",
     )
     checkpoint_s: float = Field(
         10,
         ge=1,
         le=600,
-        description="Interval at which brokers copy the subscriptions' cursors from the journal to coordination.",
+        description="Interval at which brokers copy the acknowledgement state of subscriptions from the journal to "
+        "coordination.",
     )
     retention_grace_s: float = Field(
         3_600,
         ge=60,
         le=604_800,
-        description="Keep deleted files for this long, so that readers that already opened a table can finish. A "
-        "topic's own `grace_s` overrides this setting.",
+        description="Time for which brokers keep a file after retention has removed the file's messages from the "
+        "topic, so that programs that are still reading the file can finish. A topic's `grace_s` overrides this "
+        "setting.",
     )
     metrics_subscriptions: int = Field(
         100,
         ge=0,
         le=100_000,
-        description="Number of subscriptions that each broker reports at /metrics: those with the largest lag.",
+        description="Maximum number of subscriptions that each broker reports at /metrics; the broker reports those "
+        "with the largest lag.",
     )
     shutdown_delay_s: float = Field(
         0,
         ge=0,
         le=600,
-        description="After SIGTERM, keep serving requests for this long, while /readyz answers 503. Behind a "
-        "load balancer, set a longer time than the load balancer's health-check delay, so that no "
-        "request reaches a closed port. A second signal ends the delay.",
+        description="Time for which the broker continues to serve after SIGTERM, while /readyz answers 503. Choose "
+        "a longer time than the load balancer needs to notice the 503.",
     )
     shutdown_s: float = Field(
         10,
         ge=1,
         le=600,
-        description="Maximum time that a shutdown waits for flushes. Messages that are not flushed in time "
-        "remain in the journal.",
+        description="Maximum time for which a stopping broker waits for flushes. Messages that are not flushed in "
+        "time stay in the journal.",
     )
 
 
@@ -624,12 +726,14 @@ GROUPS: Mapping[str, type[Group]] = {
     "Coordination": CoordinationSettings,
     "Cluster": ClusterSettings,
     "Access": AccessSettings,
+    "JSON Web Tokens": OidcSettings,
     "Address and log": AddressSettings,
     "Topics": TopicSettings,
     "Requests and connections": RequestSettings,
     "Payloads and imports": PayloadSettings,
     "Memory and files": MemorySettings,
-    "Journal and cache": JournalSettings,
+    "Journal": JournalSettings,
+    "Read caches": CacheSettings,
     "Life of a broker": LifeSettings,
 }
 
@@ -637,12 +741,14 @@ GROUPS: Mapping[str, type[Group]] = {
 # pydantic orders the fields from the last base to the first.
 class Settings(
     LifeSettings,
+    CacheSettings,
     JournalSettings,
     MemorySettings,
     PayloadSettings,
     RequestSettings,
     TopicSettings,
     AddressSettings,
+    OidcSettings,
     AccessSettings,
     ClusterSettings,
     CoordinationSettings,
@@ -658,7 +764,7 @@ class Settings(
         defer_build=True,  # help shows the settings and checks none
     )
 
-    @field_validator("store", "s3_endpoints", "coordination", "advertise_url", "advertise_peer_url")
+    @field_validator("store", "s3_endpoints", "coordination", "advertise_url", "advertise_peer_url", "oidc_issuer")
     @classmethod
     def has_no_credentials(cls, url: str) -> str:
         """Refuses a URL with a user and a password, since URLs appear in logs and are sent to other brokers."""
@@ -697,4 +803,4 @@ class Settings(
     @property
     def home(self) -> Path:
         """Returns the folder of this process: the data folder, or its member's subfolder."""
-        return self.data_dir if self.brokers == 1 else self.data_dir / "members" / str(self.member)
+        return self.data_dir if self.brokers.most == 1 else self.data_dir / "members" / str(self.member)

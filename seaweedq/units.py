@@ -1,8 +1,8 @@
 """Durations, sizes and times as people write them: `7d`, `1h30m`, `10GB`, `512MiB`, `-5m`. Pure.
 
 A plain number stands for seconds or bytes. All arithmetic is of whole numbers, so that a text has one value. Bounds are
-those of the field, setting or option that takes the value. Each function raises ValueError, whose text has the value
-and the form that it must have.
+those of the field, setting or option that takes the value. Each function raises ValueError, whose text follows the
+name of the value: `must be a number of bytes, ..., not '5x'`.
 """
 
 import re
@@ -40,7 +40,7 @@ def seconds_of(text: str) -> float:
         total += _scaled(part[1], part[2]) * _MS[part[3]]
         at = part.end()
     if not text or at < len(text):
-        raise ValueError(f"{text[:_SHOWN]!r} is not a duration; it must be {DURATION}")
+        raise ValueError(f"must be {DURATION}, not {text[:_SHOWN]!r}")
     whole, rest = divmod(total, 1000 * _SCALE)
     return whole if not rest else total / (1000 * _SCALE)
 
@@ -52,9 +52,9 @@ def bytes_of(text: str) -> int:
     elif _PLAIN.fullmatch(text):
         size, rest = int(_number(text)), int(_number(text) % 1 > 0)
     else:
-        raise ValueError(f"{text[:_SHOWN]!r} is not a size; it must be {SIZE}")
+        raise ValueError(f"must be {SIZE}, not {text[:_SHOWN]!r}")
     if rest:
-        raise ValueError(f"{text[:_SHOWN]!r} is not a whole number of bytes")
+        raise ValueError(f"must be a whole number of bytes, not {text[:_SHOWN]!r}")
     return size
 
 
@@ -74,10 +74,10 @@ def moment_of(text: str, now: datetime) -> datetime:
         if moment.tzinfo is not None:
             return moment.astimezone(UTC)
     except OverflowError:
-        raise ValueError(f"the time {text[:_SHOWN]!r} is not in the years 1 to 9999") from None
+        raise ValueError(f"must be a time in the years 1 to 9999, not {text[:_SHOWN]!r}") from None
     except ValueError:
         pass
-    raise ValueError(f"{text[:_SHOWN]!r} is not a time; it must be {MOMENT}")
+    raise ValueError(f"must be {MOMENT}, not {text[:_SHOWN]!r}")
 
 
 def value_of(name: str, text: str) -> float | None:

@@ -12,11 +12,18 @@ import pytest
 
 from seaweedq import errors, levels
 from seaweedq.broker.load import LoadReport
-from seaweedq.broker.read.readable_segments import SegmentRows
 from seaweedq.broker.recovery import replay
 from seaweedq.broker.rpc import messages
-from seaweedq.broker.rpc.client import Relayed
-from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, ErrorMessage, GiveCall, SegmentCall, TopicCall
+from seaweedq.broker.rpc.messages import (
+    BrokerStatus,
+    EndsCall,
+    ErrorMessage,
+    GiveCall,
+    SegmentCall,
+    SegmentRows,
+    TopicCall,
+)
+from seaweedq.broker.rpc.peer_connections import Relayed
 from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.coordination import keys
 from seaweedq.coordination.backup import decode_change, decode_state, encode_state
@@ -142,9 +149,9 @@ def test_journal_files_of_the_next_level_need_a_broker_that_reads_it(
 
 
 DRAFTS = pytest.mark.parametrize(
-    ("draft", "told"), [(0, "has no draft number"), (levels.DRAFT + 1, f"has draft number {levels.DRAFT + 1}")]
+    ("draft", "told"), [(0, "without a draft number,"), (levels.DRAFT + 1, f"with draft number {levels.DRAFT + 1},")]
 )
-DO = f"reads only draft number {levels.DRAFT}; continue with the unreleased version .* or start with an empty data"
+DO = f"formats with draft number {levels.DRAFT}; continue with the unreleased version .* or start with an empty data"
 
 
 @DRAFTS
@@ -153,7 +160,9 @@ def test_a_slot_of_another_draft_is_refused(draft: int, told: str) -> None:
     data[10:12] = draft.to_bytes(2, "little")
     length = int.from_bytes(data[16:18], "little")
     data[12:16] = zlib.crc32(data[16:length], zlib.crc32(data[:12])).to_bytes(4, "little")
-    with pytest.raises(LevelMismatch, match=f"^the journal's slot {SLOT} {told} .* {DO}") as refused:
+    with pytest.raises(
+        LevelMismatch, match=f"^the journal's slot {SLOT} was written in storage formats {told} .* {DO}"
+    ) as refused:
         decode_header(bytes(data[:HEADER_BYTES]), SLOT)
     assert refused.value.fields == {"draft": draft, "reads": levels.DRAFT}
 
@@ -163,14 +172,16 @@ def test_a_journal_file_of_another_draft_is_refused(draft: int, told: str) -> No
     data = bytearray((FIRST / "commits.journal").read_bytes())
     data[10:12] = draft.to_bytes(2, "little")
     data[FILE_HEADER_BYTES - 4 : FILE_HEADER_BYTES] = zlib.crc32(data[: FILE_HEADER_BYTES - 4]).to_bytes(4, "little")
-    with pytest.raises(LevelMismatch, match=f"^the journal file f {told} .* {DO}"):
+    with pytest.raises(LevelMismatch, match=f"^the journal file f was written in storage formats {told} .* {DO}"):
         list(read_commits(bytes(data), "f"))
 
 
 @DRAFTS
 def test_a_clusters_record_of_another_draft_is_refused(draft: int, told: str) -> None:
     record = {"cluster": "c", "store": "s", "level": 4, "written": 4} | ({"draft": draft} if draft else {})
-    with pytest.raises(LevelMismatch, match=f"^the cluster's record in coordination {told} .* {DO}"):
+    with pytest.raises(
+        LevelMismatch, match=f"^the cluster's record in coordination was written in storage formats {told} .* {DO}"
+    ):
         read_cluster(Entry(keys.CLUSTER.key(), msgspec.json.encode(record), 1))
 
 
@@ -198,7 +209,7 @@ def test_frames_of_a_later_version_need_a_newer_broker() -> None:
     assert unpacked([known]) == unpacked([[*known, "a member of later versions"]])
     for later in ([7, *known[1:]], [known[0], ["t"], *known[2:]]):
         with pytest.raises(
-            NeedsNewerBroker, match=r"contains a record that this broker cannot read .*; a newer broker"
+            NeedsNewerBroker, match=r"this broker cannot read a record of the journal: .*; a newer broker"
         ):
             unpacked([later])
     with pytest.raises(NeedsNewerBroker, match="a frame of segment 3 of 'flights' from offset 0 has columns that"):

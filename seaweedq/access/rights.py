@@ -7,7 +7,7 @@ gives them by their whole name alone, so that `*` on topics of users gives none 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -17,10 +17,14 @@ OURS = "seaweedq."
 ANY = "*"
 DEFAULT = "*"  # the name of no principal: its limits are those of all that have none of their own
 NEVER_US = 2**63 - 1  # when a caller expires that has no end
+SUBJECT = "oidc:"  # begins the name of a caller that stands for no principal; no principal's name has a colon
+GRANT_FORM = "`actions:topics:subscriptions`, such as `describe,publish:flights*`; each part is a comma-separated list"
+SUBJECT_UID = "oidc-"  # begins the uid of such a one
+Identity = Literal["token", "jwt", "certificate"]  # the kinds of proof by which a caller is known
 
 
 class Action(StrEnum):
-    """The actions that a caller may be granted. docs/operate/security.md lists the routes of each."""
+    """The actions that a caller may be granted. docs/reference/http.md names that of each route."""
 
     DESCRIBE = "describe"
     CREATE = "create"
@@ -63,6 +67,16 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
     actions: tuple[Action, ...]
     topics: tuple[str, ...] = ()
     subscriptions: tuple[str, ...] = (ANY,)
+
+
+def grant_of(text: str) -> Grant:
+    """Parses a grant of GRANT_FORM. Raises ValueError; the patterns are not checked."""
+    parts = [tuple(one for one in part.split(",") if one) for part in text.split(":")]
+    if not parts[0] or len(parts) > 3:
+        raise ValueError(f"invalid grant {text!r}; expected {GRANT_FORM}")
+    if unknown := [one for one in parts[0] if one not in list(Action)]:
+        raise ValueError(f"{unknown[0]!r} is not an action; the actions are {', '.join(Action)}")
+    return Grant(tuple(map(Action, parts[0])), *parts[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +183,10 @@ class Caller:
 
     `uid` is that of the principal, by which it differs from each other one that ever had its name: whatever outlives a
     principal goes by it. It is None for an anonymous caller and for the admin, whose name no other principal can have.
+
+    `identity` is the kind of its proof, None for an anonymous caller. Of a proof that is no token of this cluster,
+    `proof` is what was verified, so that it can be judged again, and `handles` are the names beside `token` by which
+    changes find it.
     """
 
     principal: str | None
@@ -177,6 +195,14 @@ class Caller:
     expires_us: int = NEVER_US
     limits: Limits = NO_LIMITS
     uid: str | None = None
+    identity: Identity | None = None
+    proof: Any = field(default=None, repr=False)
+    handles: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def is_subject(self) -> bool:
+        """Whether it is a subject of another issuer that stands for no principal: its rights end with its proof."""
+        return self.principal is not None and self.principal.startswith(SUBJECT)
 
 
 NOBODY = Caller(None)  # anonymous, if tokens are required

@@ -15,6 +15,7 @@ PREFIX = b"sq1_"  # of every token
 ID_DIGITS, SECRET_DIGITS = 16, 64
 _TOKEN = re.compile(rf"(sq1_([0-9a-f]{{{ID_DIGITS}}})_[0-9a-f]{{{SECRET_DIGITS}}})_([0-9a-f]{{8}})")
 
+_SIGNED = re.compile(r"(\bey[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+")  # a JSON Web Token
 _SECRET = re.compile(rf"(sq1_[0-9a-f]{{{ID_DIGITS}}})_[0-9a-zA-Z_]+")
 
 
@@ -31,13 +32,19 @@ def id_of(text: str) -> str | None:
 
 
 def masked(text: str) -> str:
-    """Returns a text that somebody else has chosen, without the secrets of tokens in it."""
-    return _SECRET.sub(r"\1_***", text)
+    """Returns a text that somebody else has chosen, without the secrets of tokens, and the signatures of JSON Web
+    Tokens, in it."""
+    return _SIGNED.sub(r"\1.***", _SECRET.sub(r"\1_***", text))
 
 
 def digest_of(text: bytes) -> bytes:
     """Returns the SHA-256 by which a token is known."""
     return hashlib.sha256(text).digest()
+
+
+def name_of_denied(kind: str, value: str) -> str:
+    """Returns the name of the denial of a value, which may be any text."""
+    return f"{kind}-{hashlib.sha256(value.encode()).hexdigest()[:32]}"
 
 
 def _crc(body: str) -> str:

@@ -9,7 +9,8 @@ unsupported methods 405 before authentication.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, MutableMapping
 from contextlib import suppress
 from typing import Any
 
@@ -18,13 +19,14 @@ from seaweedq.api.access.audit import RequestAudit
 from seaweedq.api.access.authentication import PEER_PREFIX, Authentication, PeerRequests
 from seaweedq.api.access.origins import CorsRules, HostRules, check_client, check_raw_path
 from seaweedq.api.access.rates import Rates
-from seaweedq.api.connections.answers import Outgoing, SocketOutgoing
+from seaweedq.api.connections.answers import KeptAnswer, Outgoing, SocketOutgoing
 from seaweedq.api.connections.connections import Addresses, Connections, ForwardedRequests
 from seaweedq.api.connections.request_reader import RequestReader, StreamedBody
 from seaweedq.api.console import pages
 from seaweedq.api.handlers import (
     acks,
     cluster,
+    denials,
     fetch,
     files,
     imports,
@@ -46,19 +48,25 @@ from seaweedq.api.metrics.families import render
 from seaweedq.api.openapi import path_operations
 from seaweedq.api.problems import InsideLog, Refusals, problem_answer, unexpected_answer
 from seaweedq.api.request import Answer, ClientGone, Receive, Request, Scope, Send, Traffic
-from seaweedq.api.routes import COLD, HOT, Route, RouteTable
+from seaweedq.api.routes import COLD, HOT, KNOWN, Route, RouteTable, nobody
 from seaweedq.api.services import Parts
 from seaweedq.api.streams import subscription_stream, topic_stream
 from seaweedq.broker.broker import Broker
 from seaweedq.errors import NotReady, SeaweedqError
+from seaweedq.traces import Traces
 
+_ANY_CALL = Route("", "none", KNOWN, nobody, is_judged=True)
 Work = Coroutine[Any, Any, Answer | None]
-Out = Outgoing | SocketOutgoing
+Out = Outgoing | SocketOutgoing | KeptAnswer
 # The modules with routes, in the order of use, which is that of the OpenAPI document.
 HANDLERS = (
     *(topics, schemas, publish, subscriptions, pulls, acks, subscription_stream, seek, fetch, topic_stream, files),
-    *(uploads, imports, segments, principals, tokens, cluster, rebuild, pages, internal),
+    *(uploads, imports, segments, principals, tokens, denials, cluster, rebuild, pages, internal),
 )
+
+
+async def _nothing() -> MutableMapping[str, Any]:
+    return {"type": "http.disconnect"}
 
 
 def route_table() -> RouteTable:
@@ -81,6 +89,7 @@ class Application:
         self.connections = Connections()
         self.addresses = Addresses(settings.trusted_proxies)
         self.forwarded = ForwardedRequests(self.addresses, self.refusals.note)
+        self._traces = process.traces
         self._cors = CorsRules(settings.cors_origins.split(","))
         self._has_cors = bool(self._cors)
         self._hosts = HostRules(process.url, settings.allowed_hosts.split(","), self._cors)
@@ -89,6 +98,7 @@ class Application:
         self._audit = RequestAudit(broker.audit, self.addresses.of, masked)
         self._rates = Rates(clock, broker.accounts, broker.callers, broker.catalog, settings.max_request_bytes)
         self.parts = Parts(broker, reader, self._peers, self.metrics)
+        self.grpc_calls: Counter[tuple[str, str]] = Counter()  # by method and code
         self._bound: dict[Route, Callable[..., Work]] = {}
         self.fastapi = path_operations(self.table, self._note)
         self.fastapi.state.parts = self.parts
@@ -101,6 +111,16 @@ class Application:
         else:
             more = self._cors.headers(request) if self._has_cors else ()
             out = Outgoing(request, send, self.unread, self._readiness, more)
+        await self._serve(request, out)
+
+    async def ask(self, scope: Scope, receive: Receive) -> KeptAnswer:
+        """Returns the answer to a request that this process makes of a client's call."""
+        request = Request(scope, receive)
+        kept = KeptAnswer(request)
+        await self._serve(request, kept)
+        return kept
+
+    async def _serve(self, request: Request, out: Out) -> None:
         began_s = self._clock.monotonic_s()
         try:
             way = self._counted if self.forwarded.has_proxies else self._pass
@@ -108,13 +128,36 @@ class Application:
         except asyncio.CancelledError:  # uvicorn cancels the requests that still run, and would answer a bare 500
             if request.is_socket or not self._readiness.stopping:
                 raise
-            if not out.begun and isinstance(out, Outgoing):
-                out.body = None  # is not waited for
+            if not out.begun:
+                if isinstance(out, Outgoing):
+                    out.body = None  # is not waited for
                 error = NotReady("the broker is stopping; it is unknown whether the request took effect")
                 await out.answer(problem_answer(error))
         finally:
             if out.begun:
                 self._traffic.note(request, out.status, began_s)
+
+    async def check_caller(self, scope: Scope) -> str:
+        """Returns the key of a call's caller, whose resource is in a message that has not been read yet. Raises as
+        `authenticate`, and Unauthenticated if no caller counts that could do anything."""
+        request = Request(scope, _nothing)
+        request.route = _ANY_CALL
+        await self._check(request)
+        return request.key
+
+    async def check_right(self, scope: Scope) -> None:
+        """Raises what a request would whose caller has no right to it, before its body is made."""
+        request = Request(scope, _nothing)
+        request.route, request.resource, request.names = self.table.find(request.method, request.path)
+        await self._check(request)
+
+    async def _check(self, request: Request) -> None:
+        try:
+            await self._authentication.authenticate(request)
+            self._authentication.authorise(request)
+        except SeaweedqError as error:
+            self._note(error, request)
+            raise
 
     async def _counted(self, request: Request, out: Out) -> Answer | None:
         """Counts a request of a proxy for its client's address until its answer is taken."""
@@ -181,7 +224,8 @@ class Application:
         if handler is None:
             handler = self._bound[route] = getattr(self.parts.get(route.group), route.handler.__name__)
         if route.mode is HOT:
-            return handler(request, *request.names)
+            work: Work = handler(request, *request.names)
+            return work if self._traces is None or not route.timed else self._traced(self._traces, request, work)
         if isinstance(out, Outgoing):
             out.body = StreamedBody(request)
         return self._staying(handler, request, out) if route.lasts else handler(request, out, *request.names)
@@ -191,6 +235,12 @@ class Application:
         with suppress(Exception):  # answered and logged; starlette raises it once more
             await self.fastapi(request.scope, request.receive, out)
         return None
+
+    async def _traced(self, traces: Traces, request: Request, work: Work) -> Answer | None:
+        """Does the work of a hot request within a span, if its client has a sampled one."""
+        name = request.resource.subscription
+        contexts = (request.header(b"traceparent") or "",)
+        return await traces.around(work, request.route.timed, request.names[0], contexts, "SERVER", subscription=name)
 
     async def _staying(self, handler: Callable[..., Work], request: Request, out: Out) -> Answer | None:
         with request.staying():
@@ -202,7 +252,7 @@ class Application:
 
     def metrics(self) -> bytes:
         """Returns the metrics of Prometheus, which are few before the broker is ready."""
-        return render(metrics_of(self._broker, self._traffic, self.connections, self.refusals))
+        return render(metrics_of(self._broker, self._traffic, self.grpc_calls, self.connections, self.refusals))
 
     def _parties(self) -> int:
         """Returns how many share the broker: the principals, and all who are anonymous, if they may be."""

@@ -49,6 +49,7 @@ PATH_PARAMETERS = {
     "schema": ({"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, 1),
     "principal": ({"type": "string", "pattern": rf"^({NAME}|\*)$"}, "importer"),
     "token": ({"type": "string", "pattern": "^[0-9a-f]{16}$"}, "5f2b8a6c90d1e2f3"),
+    "denial": ({"type": "string", "pattern": "^[a-z]+-[0-9a-f]{32}$"}, "sub-2bd806c97f0e00af1a1fc3328fa763a9"),
     "offset": ({"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, 17),
 }
 COMMON = (422, 503)  # statuses of every operation
@@ -68,6 +69,7 @@ ABOUT: Mapping[str, tuple[type[errors.SeaweedqError], ...]] = {
     "subscription": (errors.SubscriptionNotFound, errors.SubscriptionConflict),
     "principal": (errors.PrincipalNotFound, errors.InvalidName),
     "token": (errors.TokenNotFound,),
+    "denial": (errors.DenialNotFound,),
     "upload": (
         errors.UploadNotFound,
         errors.UploadIncomplete,
@@ -87,6 +89,9 @@ NEVER = {
     errors.Fenced,
 }
 NUMBERS = ("number", "integer")
+NEVER_SENT = {"bad-request", "unfit-store", "level-mismatch", "data-folder-in-use"}  # bases, and what ends a start
+INTERNAL = "An unexpected error occurred in the broker. The broker's log describes the error in detail."
+_MEMBER = re.compile(r"(?:(?<=, )|^)`?(\w+)`?(?= \(|,|$)")
 
 
 def path_operations(table: RouteTable, note: Note) -> FastAPI:
@@ -157,7 +162,7 @@ def document_of(table: RouteTable) -> dict[str, Any]:
         if text := schema.get("description"):
             schema["description"] = cleandoc(text)
     _take_texts(paths, schemas)
-    schemas["Problem"] = Problem.model_json_schema()
+    schemas["Problem"] = _problem_schema()
     return {
         "openapi": "3.1.0",
         "info": {"title": TITLE, "summary": SUMMARY, "version": version(TITLE)},
@@ -165,6 +170,26 @@ def document_of(table: RouteTable) -> dict[str, Any]:
         "components": {"schemas": schemas, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "tags": [{"name": name, "description": about} for name, about in TAGS.items()],
     }
+
+
+def sent_errors() -> list[tuple[int, str, str, str]]:
+    """Returns the errors that brokers send: status and slug, by which they are sorted, the meaning, and what is said of
+    the members of the problem. Both texts are from the docstring of the error's class, the members behind `fields:`."""
+    found = []
+    for slug, kind in errors.by_slug().items():
+        if slug not in NEVER_SENT and not issubclass(kind, errors.ClientError):
+            text = INTERNAL if kind is errors.SeaweedqError else cleandoc(kind.__doc__ or "").split("\n\n")[0]
+            meaning, _, members = " ".join(text.split()).partition("; fields: ")
+            found.append((STATUS[kind], slug, meaning.rstrip("."), _MEMBER.sub(r"`\1`", members.rstrip("."))))
+    return sorted(found)
+
+
+def _problem_schema() -> dict[str, Any]:
+    """Returns the schema of problems, with the members of each error."""
+    schema = Problem.model_json_schema()
+    members = [f"- `{slug}`: {members}" for _, slug, _, members in sent_errors() if members]
+    schema["description"] = "\n".join((cleandoc(Problem.__doc__ or ""), "", *members))
+    return schema
 
 
 def _operation(route: Route, common: set[type[errors.SeaweedqError]], structs: list[type]) -> dict[str, Any]:

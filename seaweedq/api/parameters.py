@@ -74,16 +74,32 @@ def whole_number(text: str, what: str, low: int, high: int) -> int:
     """Returns a decimal number within [low, high], of ASCII digits alone. Raises InvalidRequest."""
     if not _NUMBER.fullmatch(text) or not low <= int(text) <= high:
         raise InvalidRequest(
-            f"{what} is {text[:50]!r}; it must be a whole number from {low} to {high}", field=what, value=text[:50]
+            f"{what} must be a whole number from {low} to {high}, not {text[:50]!r}", field=what, value=text[:50]
         )
     return int(text)
+
+
+SCHEMA_ID = {
+    "name": "Schema-Id",
+    "in": "header",
+    "description": "typed topics: version of the schema that the messages have; by default the newest",
+    "schema": {"type": "integer", "minimum": 0},
+}
+
+
+def stated_version(request: Request) -> int | None:
+    """Returns the version of the topic's schema that the header Schema-Id names; None without one. Raises
+    InvalidRequest."""
+    if b"schema-id" not in request.headers:
+        return None
+    return whole_number(request.header(b"schema-id") or "", "Schema-Id", 0, MAX_NUMBER)
 
 
 def truth(text: str, what: str) -> bool:
     """Returns whether a text is `true` or `1`, and not `false` or `0`. Raises InvalidRequest for any other."""
     if text not in ("true", "1", "false", "0"):
         raise InvalidRequest(
-            f"{what} is {text[:50]!r}; it must be true or false (or 1 or 0)", field=what, value=text[:50]
+            f"{what} must be true or false (or 1 or 0), not {text[:50]!r}", field=what, value=text[:50]
         )
     return text in ("true", "1")
 
@@ -91,7 +107,7 @@ def truth(text: str, what: str) -> bool:
 def choice(text: str, what: str, allowed: Sequence[str]) -> str:
     """Returns a text that is one of these. Raises InvalidRequest."""
     if text not in allowed:
-        raise InvalidRequest(f"{what} is {text[:50]!r}; it must be {' or '.join(allowed)}", field=what, value=text[:50])
+        raise InvalidRequest(f"{what} must be {' or '.join(allowed)}, not {text[:50]!r}", field=what, value=text[:50])
     return text
 
 
@@ -100,9 +116,9 @@ def seconds(text: str, what: str, high: float) -> float:
     try:
         found = float(text) if _SECONDS.fullmatch(text) else seconds_of(text)
     except ValueError as error:
-        raise InvalidRequest(f"{what}: {error}", field=what, value=text[:50]) from None
+        raise InvalidRequest(f"{what} {error}", field=what, value=text[:50]) from None
     if found > high:
-        detail = f"{what} is {text[:50]!r}; it must be from 0 to {high:g} seconds"
+        detail = f"{what} must be from 0 to {high:g} seconds, not {text[:50]!r}"
         raise InvalidRequest(detail, field=what, value=text[:50], bound=high)
     return found
 
@@ -115,7 +131,7 @@ def time_us(text: str, what: str, now_us: int, forms: str = MOMENT) -> int:
             return max(now_us - round(ago_s * 1e6), _FIRST_US)
         return (in_utc(msgspec.convert(text, _Moment), what) - _EPOCH) // timedelta(microseconds=1)
     except msgspec.ValidationError:
-        detail = f"{what} is {text[:50]!r}; it must be {forms}"
+        detail = f"{what} must be {forms}, not {text[:50]!r}"
         raise InvalidRequest(detail, field=what, value=text[:50]) from None
 
 
@@ -124,7 +140,7 @@ def in_utc(moment: datetime, field: str) -> datetime:
     try:
         return moment.astimezone(UTC)
     except OverflowError:
-        detail = f"{field} is {moment.isoformat()}; in UTC it must be in the years 1 to 9999"
+        detail = f"{field} must be in the years 1 to 9999 in UTC, not {moment.isoformat()}"
         raise InvalidRequest(detail, field=field, value=moment.isoformat()) from None
 
 

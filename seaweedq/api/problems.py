@@ -53,6 +53,7 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.SubscriptionNotFound: 404,
     errors.PrincipalNotFound: 404,
     errors.TokenNotFound: 404,
+    errors.DenialNotFound: 404,
     errors.UploadNotFound: 404,
     errors.WriteNotFound: 404,
     errors.PayloadNotFound: 404,
@@ -127,7 +128,7 @@ STATUS: dict[type[SeaweedqError], int] = {
 
 
 class Problem(BaseModel):
-    """An RFC 9457 problem. Further members help to correct the error."""
+    """An RFC 9457 problem. Some errors have additional members."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -234,7 +235,9 @@ def handlers(note: Note) -> dict[Any, ExceptionHandler]:
         """Answers that there is no such route. Its route was found: a part of the path is empty, or names no
         file."""
         request: Request = connection.state.request
-        return _response(problem(RouteNotFound(f"there is no route {request.method} {request.path[:200]}; see /docs")))
+        return _response(
+            problem(RouteNotFound(f"there is no route {request.method} {request.path[:200]}; /docs lists all routes"))
+        )
 
     async def gone(connection: HTTPConnection, error: Exception) -> Response:
         """Ends a request whose client has gone: nobody reads the answer."""
@@ -296,7 +299,7 @@ class Refusals:
             between = self.counts[reason] - count - 1
             told = self._masked(detail)
             logger.warning(
-                "request refused (%s): %s (%d other refusals were not logged since the previous such line)",
+                "request refused (%s): %s (since the last line with this reason, %d other refusals were not logged)",
                 reason,
                 told,
                 between,

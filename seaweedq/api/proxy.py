@@ -45,7 +45,8 @@ class Proxy:
         found = await target.ask(relaying)
         if found.status == 503 and any(slug in found.body for slug in _NOT_THERE):
             raise NotOwner(
-                "the request was sent on to another broker, which cannot answer it either", inside=target.url
+                "this broker forwarded the request to another broker, which cannot answer the request either",
+                inside=target.url,
             )
         returned = {name: value for name, value in found.headers.items() if name.lower() in _RETURNED}
         return Answer(found.status, found.body, returned)

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 from seaweedq.access.limits import Account
 from seaweedq.access.rights import NOBODY, Caller
 from seaweedq.api.routes import NO_RESOURCE, NO_ROUTE, SOCKET, Route
+from seaweedq.broker.access import ClientCertificate
 from seaweedq.clock import Clock, Durations, by_outcome
 from seaweedq.errors import InvalidRequest, UnreadableBody
 
@@ -37,6 +38,10 @@ class Connection(Protocol):
     principal to whose limit of connections it counts."""
 
     account: Account | None
+    certificate: ClientCertificate | None  # that the client has shown in its handshake
+
+    def end_after_answer(self) -> None:
+        """Has the answer to the request of now be the last one."""
 
     async def drained(self) -> None:
         """Returns once the client has taken nearly all that was sent, or has gone."""
@@ -246,6 +251,11 @@ def start_of(answer: Answer) -> MutableMapping[str, Any]:
     else:
         headers = [*(_encoded(name, value) for name, value in answer.headers.items()), length]
     return {"type": "http.response.start", "status": answer.status, "headers": headers}
+
+
+def headers_of(message: MutableMapping[str, Any]) -> dict[str, str]:
+    """Returns the headers of the start of an answer."""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in message["headers"]}
 
 
 @lru_cache(1000)

@@ -288,11 +288,11 @@ class RouteTable:
     def _no_route(self, method: str, path: str) -> RouteNotFound | MethodNotAllowed:
         shown = path[:SHOWN]
         if method == SOCKET:
-            return RouteNotFound(f"there is no WebSocket at {shown}; see /docs")
+            return RouteNotFound(f"there is no WebSocket at {shown}; /docs lists all routes")
         allowed = sorted(self._routes_of(path).keys() - {SOCKET, "HEAD"})  # who may GET knows that
         if allowed:
             return MethodNotAllowed(f"{method} is not allowed on {shown}, only {', '.join(allowed)}", allowed=allowed)
-        return RouteNotFound(f"there is no route {method} {shown}; see /docs")
+        return RouteNotFound(f"there is no route {method} {shown}; /docs lists all routes")
 
     def _routes_of(self, path: str) -> dict[str, Route]:
         """Returns the routes of a path by method; none if there is no route."""

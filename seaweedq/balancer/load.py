@@ -49,7 +49,7 @@ class Rate:
     def __init__(self) -> None:
         self.per_s = self.peaks = IDLE
 
-    def add(self, count: int, passed_s: float, cool_down_s: float) -> None:
+    def add(self, count: float, passed_s: float, cool_down_s: float) -> None:
         """Adds the count since the last call, as if it had arrived evenly. Peaks decay with the cool-down."""
         passed_s = max(passed_s, 1e-6)  # a count at once counts as well
         if not count and self.peaks is IDLE:

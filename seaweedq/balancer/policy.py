@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from seaweedq.errors import InvalidRequest
-from seaweedq.json_reasons import reword, split_path
+from seaweedq.json_reasons import of_field, reword, split_path
 
 DEFAULT_MAX_SEGMENTS = 256
 _UNKNOWN = re.compile(r".*unknown field `(?P<field>.*)`", re.DOTALL)
@@ -49,20 +49,21 @@ def scaling_policy(config: dict[str, Any], initial_segments: int) -> ScalingPoli
         least = min(initial_segments, most or initial_segments)
     most = most or max(DEFAULT_MAX_SEGMENTS, least)
     if least > most:
-        raise _refused("min_segments", least, f"at most max_segments, which is {most}")
+        raise _refused("min_segments", least, f"must be at most max_segments={most}")
     return msgspec.structs.replace(policy, min_segments=least, max_segments=most)
 
 
 def _invalid(reason: str, config: dict[str, Any]) -> InvalidRequest:
     """Adds the value to the decoder's reason, which has the bound and the field."""
     if found := _UNKNOWN.match(reason):
-        field, bound = found["field"], f"the field does not exist; use {', '.join(ScalingPolicy.__struct_fields__)}"
-    else:
-        what, field = split_path(reason)
-        bound = reword(what)
-    return _refused(field, config.get(field), bound)
+        fields = ", ".join(ScalingPolicy.__struct_fields__)
+        detail = f"scaling has no field {found['field']!r}; the fields are {fields}"
+        shown = msgspec.json.encode(config.get(found["field"])).decode()[:_SHOWN]
+        return InvalidRequest(detail, field=f"scaling.{found['field']}", value=shown, bound=fields)
+    what, field = split_path(reason)
+    return _refused(field, config.get(field), reword(what))
 
 
 def _refused(field: str, value: Any, bound: str) -> InvalidRequest:
     shown, field = msgspec.json.encode(value).decode()[:_SHOWN], f"scaling.{field}".rstrip(".")
-    return InvalidRequest(f"{field} is {shown}: {bound}", field=field, value=shown, bound=bound)
+    return InvalidRequest(of_field(field, bound, shown), field=field, value=shown, bound=bound)

@@ -61,6 +61,7 @@ COLUMNS = (  # id, name, Iceberg's type
     (12, "status", "int"),
     (13, "reason", "string"),
     (14, "count", "long"),
+    (15, "identity", "string"),
 )
 _TYPES = {"string": pa.string(), "int": pa.int32(), "long": pa.int64()}
 PER_S = 10
@@ -95,6 +96,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     status: int = 0
     reason: str | None = None
     count: int = 1
+    identity: str | None = None
 
 
 def shown(text: str) -> str:
@@ -321,4 +323,4 @@ class AuditTopic(Service):
         if now_s - self._warned_s >= WARN_S:
             self._warned_s = now_s
             waiting = len(self._batch) + len(self.audit)
-            logger.warning("the topic %s did not accept %d audit events; retrying soon: %s", TOPIC, waiting, error)
+            logger.warning("the topic %s did not accept %d audit events (%s); retrying soon", TOPIC, waiting, error)

@@ -26,7 +26,7 @@ from typing import Any
 
 from seaweedq import levels
 from seaweedq.access.limits import Accounts
-from seaweedq.broker.access.callers import AdminToken, Callers
+from seaweedq.broker.access.callers import AdminToken, Callers, Issuer
 from seaweedq.broker.audit import Audit, AuditTopic, mode_of
 from seaweedq.broker.backups import Backups
 from seaweedq.broker.cluster.joining import Following, check_secret, cluster_of
@@ -68,7 +68,7 @@ from seaweedq.broker.topics.cluster_quota import ClusterQuota
 from seaweedq.broker.topics.schema_versions import SchemaVersions
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.uploads import Uploading
-from seaweedq.clock import Clock, Ids
+from seaweedq.clock import Clock, CpuTimes, Ids, no_cpu
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.backup import Sealer, SealKeys
 from seaweedq.coordination.cluster_level import ClusterLevel
@@ -80,21 +80,25 @@ from seaweedq.coordination.seen_revisions import SeenRevisions
 from seaweedq.errors import Fenced, NotReady, Restored, SeaweedqError, UnfitStore
 from seaweedq.journal.interface import Journals, JournalSetup
 from seaweedq.settings import Settings
+from seaweedq.storage.file_cache import FileCache
 from seaweedq.storage.generations import Generation, Generations
 from seaweedq.storage.identity import known_identity
 from seaweedq.storage.instrumented import InstrumentedStore
 from seaweedq.storage.probe import probe
+from seaweedq.traces import Traces
 
 
 @dataclass(frozen=True)
 class ProcessContext:
     """The backends that a broker's process chose for it, and how it and others reach each other: clients at `url`,
-    brokers at `peer_url` if there is one.
+    and at `grpc_url` if there is one, brokers at `peer_url` if there is one.
 
     `secret` is the setting by which brokers of the cluster know each other; an empty one matches nothing. `make_keys`
     makes the keys of its secrets, which takes a while. `import_reader` starts the reader of an import. `background`
     runs work that must go on while the event loop stands still; None runs it on the loop. `pools` are the threads of
-    the process, for its metrics. `revoked` remembers over all lives of the process which leases others have ended.
+    the process, for its metrics. `cache` has ranges of files. `revoked` remembers over all lives of the process which
+    leases others have ended. `cpu_s` counts the CPU time of the process. `traces` makes spans, if the settings ask for
+    them.
     """
 
     settings: Settings
@@ -111,7 +115,11 @@ class ProcessContext:
     background: StartBackground | None = LeaseThread
     pools: Pools = field(default_factory=Pools)
     peer_url: str = ""
+    grpc_url: str = ""
     make_keys: MakeKeys = make_keys
+    cache: FileCache | None = None
+    cpu_s: CpuTimes = no_cpu
+    traces: Traces | None = None
 
 
 FILE_WORKS = 2  # imports and writes at once; each has a reader with up to MEMORY_BYTES
@@ -164,7 +172,8 @@ class Broker:
         self.catalog = Catalog(coordination, self._topic_closed)
         admin_token = AdminToken(settings.admin_token_path)
         admin_token.require()
-        self.callers = Callers(coordination, clock, admin_token)
+        names = settings.client_certificate_name
+        self.callers = Callers(coordination, clock, admin_token, Issuer.of(settings), names)
         self.generations = Generations(process.store, self._end_history)
         self.accounts = Accounts(clock.monotonic_s())
         self.audit = Audit(mode_of(settings), settings.name, clock)
@@ -217,8 +226,9 @@ class Broker:
         process = self.process
         await probe(process.store.payloads, process.ids)
         exempt = process.revoked.exempt_s > 0
+        urls = process.peer_url, process.grpc_url
         identity = BrokerIdentity.new(
-            process.ids, process.settings.name, process.url, process.settings.zone, exempt, process.peer_url
+            process.ids, process.settings.name, process.url, process.settings.zone, exempt, *urls
         )
         look = self._look()
         if signs := await look.signs():
@@ -231,8 +241,8 @@ class Broker:
             if not await self._look().signs():
                 raise
             logger.warning(
-                "a rebuild has started while this broker was joining, or there is another sign that "
-                "coordination was lost; checking again: %s",
+                "this broker cannot join the cluster yet, because a rebuild of coordination has started, or "
+                "coordination seems to be lost or restored to an earlier state (%s); the broker will try again",
                 error,
             )
             self.lost.set()  # the next life waits
@@ -361,6 +371,8 @@ class Broker:
             journals=self._journals(),
             generations=self.generations,
             backups=self._backups(self._sealer()),
+            files=process.cache.over(process.store) if process.cache else process.store,
+            traces=process.traces,
         )
 
     def _sealer(self) -> Sealer:
@@ -430,16 +442,17 @@ class Broker:
             context.membership.valid,
             context.entries,
             context.budget,
-            context.settings.cache_bytes,
+            context.settings.memory_cache_bytes,
             context.clock,
             lambda segment: self.reshaping.grown(segment),
             self._segment_fenced,
             context.generations.check,
+            context.traces,
         )
 
     def _open_rooms(self, context: Context, process: ProcessContext, log: Log) -> None:
         """Makes the rooms of topics, each on those above it."""
-        self.load = Load(context, lambda: self.leadership.autoscaler.hot)
+        self.load = Load(context, lambda: self.leadership.autoscaler.hot, self.process.cpu_s)
         self.publishing = publishing = Publishing(context, log)
         self.reading = reading = Reading(context, publishing.ownership, log, self.load)
         self.subscribing = subscribing = Subscribing(context, reading, log)
@@ -449,7 +462,9 @@ class Broker:
         readers = ReaderSetup(process.import_reader, context.settings.home, asyncio.Semaphore(FILE_WORKS))
         self.importing = Importing(context, readers, publishing, reading, uploads)
         self.writing = Writing(context, readers, publishing, reading, uploads)
-        self.dead_lettering = DeadLettering(context, self.topics, publishing, reading, subscribing, self.uploading)
+        self.dead_lettering = DeadLettering(
+            context, self.topics, self.schemas, publishing, reading, subscribing, self.uploading
+        )
         self.streaming = Streaming(context, reading, subscribing, self.uploading)
         self.audit_topic = AuditTopic(self.audit, context.catalog, self.topics, publishing.publisher, context.broker)
         self.retaining = Retaining(context, log, publishing, reading, subscribing)
@@ -492,8 +507,8 @@ class Broker:
                     raise error  # once all have ended
         except (TimeoutError, SeaweedqError) as error:
             logger.warning(
-                "this broker could not hand over all of its segments and subscriptions; other "
-                "brokers will recover the rest: %s",
+                "this broker could not hand over all of its segments and subscriptions (%s); other "
+                "brokers will recover the rest",
                 str(error) or "out of time",
             )
         except Exception:  # the stop goes on, whatever has happened
@@ -594,6 +609,8 @@ class Broker:
     def _topic_closed(self, topic: Topic) -> None:
         """Listens to the catalog: the topic is being deleted, or gone."""
         refuse_more(topic)
+        if self.process.cache:
+            self.process.cache.forget(f"topics/{topic.name}/")
         if self.readiness.ready:
             for service in self.services:
                 service.forget(topic)

@@ -27,16 +27,19 @@ from seaweedq.journal.interface import Journals
 from seaweedq.settings import Settings
 from seaweedq.storage.generations import Generations
 from seaweedq.storage.instrumented import InstrumentedStore
+from seaweedq.storage.interface import ObjectStore
+from seaweedq.traces import Traces
 
 
 @dataclass(frozen=True)
 class ClusterView:
-    """The topics and segments, the living brokers, this broker's own membership, and the time."""
+    """The topics and segments, the living brokers, this broker's own membership, the time, and its spans if any."""
 
     catalog: Catalog
     roster: Roster
     membership: Membership
     clock: Clock
+    traces: Traces | None = None
 
 
 def _never() -> bool:
@@ -92,8 +95,10 @@ class Context:
     """All that the rooms of a member of the cluster share. `cluster` is the cluster's id.
 
     `level`, `roster`, `catalog` and `callers` are watched views, so possibly behind; transactions compare the records
-    that matter. `entries` writes files in the member's name, `journals` makes its journal and opens those of the
-    dead. `generations` is asked before each pass of deletions, `backups` has coordination in the store.
+    that matter. `files` is the store for readers of segments, through the cache if there is one. `entries` writes files
+    in the member's name, `journals` makes its journal and opens those of the dead. `generations` is asked before each
+    pass of deletions, `backups` has coordination in the store, and `traces` makes
+    spans if the settings ask for them.
     """
 
     settings: Settings
@@ -117,11 +122,13 @@ class Context:
     journals: Journals
     generations: Generations
     backups: Backups
+    files: ObjectStore
+    traces: Traces | None
 
     @cached_property
     def view(self) -> ClusterView:
         """The topics, the brokers, the membership and the time, for those that need no more."""
-        return ClusterView(self.catalog, self.roster, self.membership, self.clock)
+        return ClusterView(self.catalog, self.roster, self.membership, self.clock, self.traces)
 
     @cached_property
     def changes(self) -> AdminChanges:

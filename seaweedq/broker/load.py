@@ -24,19 +24,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from seaweedq.balancer.broker_count import Utilization
 from seaweedq.balancer.history import Cell, History, SegmentTraffic, cells
-from seaweedq.balancer.load import IDLE, WINDOWS_S, Averages, LoadMeter, SegmentLoad, costs
+from seaweedq.balancer.load import IDLE, WINDOWS_S, Averages, LoadMeter, Rate, SegmentLoad, corrected, costs
 from seaweedq.balancer.placement import Host, SegmentId
 from seaweedq.balancer.policy import ScalingPolicy, scaling_policy
 from seaweedq.balancer.scaling import HotKey, NearestSplit, Segment, hot_keys, nearest_split
 from seaweedq.broker.context import ClusterView, Context
+from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import BufferedRows, OpenSegment
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import Count, HistoryCall
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.segment_index import Records
-from seaweedq.clock import Clock
+from seaweedq.clock import Clock, CpuTimes
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.records import SegmentRecord
@@ -44,6 +46,7 @@ from seaweedq.coordination.roster import Roster
 from seaweedq.errors import InvalidRequest, PeerTooOld, Unavailable
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.row_hashes import hash_keys
+from seaweedq.settings import Settings
 
 TICK_S = 1.0
 DRAWS, ROWS = 8, 32  # samples of a segment, each second
@@ -60,12 +63,13 @@ FIND_S, PAUSE_S = 5.0, 0.2
 
 
 class LoadReport(msgspec.Struct, array_like=True):
-    """A broker's report to the leader: the loads of its segments, and the seconds for which the others have had none.
-    With each load come the end of the segment, and the messages and bytes that this broker has taken since it opened
-    the segment."""
+    """A broker's report to the leader: the loads of its segments, the seconds for which the others have had none, and
+    the utilization of its resources. With each load come the end of the segment, and the messages and bytes that this
+    broker has taken since it opened the segment."""
 
     loads: list[tuple[SegmentId, SegmentLoad, tuple[Count, Count, Count]]]
     idle: list[tuple[SegmentId, float]]
+    utilization: Utilization = Utilization()
 
     def all(self) -> dict[SegmentId, SegmentLoad]:
         """Returns the load of each segment."""
@@ -90,12 +94,21 @@ class _SegmentMeter:
 
 
 class Loads:
-    """The meters of the open segments that `broker` owns."""
+    """The meters of the open segments that `broker` owns, and of the CPU. `cpu_s` returns the CPU seconds used, each
+    against a capacity of one second per second (clock.CpuClock)."""
 
-    def __init__(self, catalog: Catalog, broker: str, clock: Clock) -> None:
+    def __init__(
+        self, catalog: Catalog, broker: str, clock: Clock, budget: Budget, settings: Settings, cpu_s: CpuTimes
+    ) -> None:
         self._catalog = catalog
         self._broker = broker
         self._clock = clock
+        self._budget = budget
+        self._settings = settings
+        self._cpu_s = cpu_s
+        self._used_s = cpu_s()
+        self._cpu = Rate()
+        self._began_s = clock.monotonic_s()
         self._ticked_s = clock.monotonic_s()
         self._metered: dict[SegmentId, _SegmentMeter] = {}
 
@@ -112,6 +125,9 @@ class Loads:
         """Reads the meters once."""
         now_s = self._clock.monotonic_s()
         passed_s, self._ticked_s = now_s - self._ticked_s, now_s
+        used_s, before_s = self._cpu_s(), self._used_s
+        self._used_s = used_s
+        self._cpu.add(max(now - before for now, before in zip(used_s, before_s, strict=True)), passed_s, 1.0)
         seen: dict[SegmentId, _SegmentMeter] = {}
         cool_downs: dict[Topic, float] = {}
         for key in self._catalog.owned_by(self._broker):
@@ -139,7 +155,7 @@ class Loads:
 
     def report(self) -> LoadReport:
         """Returns all loads, for the leader."""
-        found = LoadReport([], [])
+        found = LoadReport([], [], self.utilization())
         policies: dict[tuple[str, int], ScalingPolicy] = {}
         for key, one in self._metered.items():
             if key[:2] not in policies:
@@ -151,6 +167,19 @@ class Loads:
             else:
                 found.idle.append((key, load.observed_s))
         return found
+
+    def utilization(self) -> Utilization:
+        """Returns the utilization of this broker's resources."""
+        cpu = corrected(self._cpu.per_s, self._ticked_s - self._began_s)[0]
+        messages, size = self.totals()
+        capacity = self._settings
+        parts = (
+            (messages[0], capacity.capacity_messages_per_s),
+            (size[0], capacity.capacity_bytes_per_s),
+            (len(self._metered), capacity.capacity_segments),
+        )
+        memory = self._budget.held / self._budget.limit_bytes
+        return Utilization(cpu, memory, *(used / stated if stated else 0.0 for used, stated in parts))
 
     def totals(self) -> tuple[Averages, Averages]:
         """Returns messages and bytes a second of all segments together, corrected."""
@@ -304,7 +333,7 @@ class OwnerCounts:
 class Reports:
     """The last report of each broker, of which `broker` is this one and `own` its loads. `loads` are those of the
     brokers that answered, whose names are in `answered`; `counts` are those of their segments that have had any
-    message.
+    message, and `utilizations` those of their resources, by broker.
 
     The observations of a segment's earlier owner still count: neither a move nor a death makes its load unknown. So
     `costs` also has the last known ones of segments that nobody reports now.
@@ -315,6 +344,7 @@ class Reports:
         self.costs: dict[SegmentId, float] = {}
         self.answered: set[str] = set()
         self.counts: dict[SegmentId, OwnerCounts] = {}
+        self.utilizations: dict[str, Utilization] = {}
         self._catalog = catalog
         self._roster = roster
         self._peers = peers
@@ -336,6 +366,7 @@ class Reports:
             for segment, load in report.all().items():
                 loads[segment] = self._joined(segment, broker, load)
         self.answered = set(reports)
+        self.utilizations = {broker: report.utilization for broker, report in reports.items()}
         self.counts = {
             segment: OwnerCounts(broker, *counts)
             for broker, report in reports.items()
@@ -536,8 +567,8 @@ class Load(Service):
     """The meters of this broker (`loads`), the `reports` of all of them, and the histories. `hot` returns the keys that
     the autoscaler found hot."""
 
-    def __init__(self, context: Context, hot: FindHotKeys) -> None:
-        self.loads = Loads(context.catalog, context.broker, context.clock)
+    def __init__(self, context: Context, hot: FindHotKeys, cpu_s: CpuTimes) -> None:
+        self.loads = Loads(context.catalog, context.broker, context.clock, context.budget, context.settings, cpu_s)
         self.reports = Reports(context.catalog, context.roster, context.peers, context.broker, self.loads)
         self.recorder = HistoryRecorder(context.catalog, self.reports, context.election, hot, context.clock)
         self.histories = Histories(context.view, context.election, self.recorder, context.peers)

@@ -13,11 +13,13 @@ from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.checks import reach
+from seaweedq.concurrency.deadline import sleep_unless
 from seaweedq.coordination.records import FlushPolicy
 from seaweedq.coordination.versioned import UNREADABLE_RECORDS
 from seaweedq.errors import SeaweedqError
 
 TICK_S = 0.2
+LEAST_CHECKPOINT_S = 1.0  # between two checkpoints, also while acks keep the journal over its bound
 logger = logging.getLogger(__name__)
 
 
@@ -35,6 +37,7 @@ class Maintenance(Service):
         self._released = 0
         self._unused = UnusedMemory(context.budget, context.clock)
         self._flushes: set[asyncio.Task[None]] = set()
+        self._needs_checkpoint = asyncio.Event()
 
     async def run(self) -> Tasks:
         """Begins commits, flushes, releases and checkpoints."""
@@ -76,11 +79,13 @@ class Maintenance(Service):
 
     async def _checkpoint_often(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.checkpoint_s)
+            await asyncio.sleep(LEAST_CHECKPOINT_S)
+            await sleep_unless(self._needs_checkpoint, asyncio.sleep, self._settings.checkpoint_s - LEAST_CHECKPOINT_S)
+            self._needs_checkpoint.clear()
             try:
                 await self._dispatcher.checkpoint()
             except SeaweedqError as error:
-                logger.warning("cannot write subscription cursors to coordination; retrying: %s", error)
+                logger.warning("cannot write subscription cursors to coordination (%s); retrying", error)
             except Exception:
                 logger.exception("cannot write subscription cursors to coordination; retrying")
 
@@ -93,8 +98,7 @@ class Maintenance(Service):
             for s in dirty
             if s.tail and not s.closed
         }
-        unreleased = journal.unreleased_bytes - self._settings.journal_max_unreleased_bytes
-        chosen = due(facts, self._clock.monotonic_s(), self._budget.excess, unreleased)
+        chosen = due(facts, self._clock.monotonic_s(), self._budget.excess, self._unreleased_excess)
         if most := journal.most_unreleased:
             chosen += [s for s in pinning(facts, self._log.commit.committed - most) if s not in chosen]
         chosen += [s for s in dirty if s.empty_entry and not s.closed and s not in chosen]
@@ -107,6 +111,7 @@ class Maintenance(Service):
     async def _flush(self, segment: OpenSegment) -> None:
         try:
             await self._log.flusher.flush(segment)
+            self._release()  # a mirrored journal has it in memory
         except SeaweedqError as error:
             logger.warning("cannot flush segment %d of topic %s: %s", segment.id, segment.topic, error)
         except Exception:
@@ -124,13 +129,22 @@ class Maintenance(Service):
         )
 
     def _release(self) -> None:
-        """Lets the journal forget commits that are in files and in coordination."""
+        """Lets the journal forget commits that are in files and in coordination. A checkpoint is due if acks alone keep
+        the journal over its bounds."""
         pins = [self._log.commit.committed + 1]  # later commits may have acks that are not counted yet
         pins += [segment.pin for segment in self._log.dirty if segment.pin is not None]
-        if self._dispatcher.pin is not None:
-            pins.append(self._dispatcher.pin)
-        below = min(pins)
+        oldest, of_acks = min(pins), self._dispatcher.pin
+        below = oldest if of_acks is None else min(oldest, of_acks)
         if below > self._released:
             self._released = below
             reach("journal.release")
             self._log.journal.release(below)
+        most = self._log.journal.most_unreleased or self._log.commit.committed
+        if below < oldest and (self._unreleased_excess > 0 or below < self._log.commit.committed - most):
+            self._needs_checkpoint.set()
+
+    @property
+    def _unreleased_excess(self) -> int:
+        """Returns how many bytes the journal is over its bound, at which flushes and checkpoints begin; publishes go
+        on."""
+        return self._log.journal.unreleased_bytes - self._settings.journal_max_unreleased_bytes

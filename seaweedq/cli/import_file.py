@@ -24,10 +24,12 @@ seaweedq import flights --upload 20260131-0-9f86d081884c7d659a2feaa0c55ad015 --f
 def import_file(
     topic: Topic,
     file: Annotated[
-        Path | None, typer.Argument(exists=True, dir_okay=False, help="Parquet, NDJSON or Arrow file.")
+        Path | None,
+        typer.Argument(exists=True, dir_okay=False, help="Parquet, NDJSON or Arrow file; each row becomes a message."),
     ] = None,
     format: Annotated[
-        str | None, typer.Option(help="parquet, ndjson or arrow; by default, the file's suffix decides.")
+        str | None,
+        typer.Option(help="Format of FILE: parquet, ndjson or arrow; by default, the file's suffix decides."),
     ] = None,
     envelope: Annotated[
         bool,
@@ -38,17 +40,16 @@ def import_file(
     upload: Annotated[
         str | None,
         typer.Option(
-            help="ID of an earlier upload, to use instead of FILE: the command resumes that upload's import, or "
-            "shows the import's result. Requires --format."
+            help="ID of an earlier upload, instead of FILE. With --upload, the command begins the import of the "
+            "earlier upload if the import has not begun yet, waits until the import ends, and shows the result. "
+            "Requires --format."
         ),
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Publish each row of FILE as a message. If any row is invalid, no row is published.
-
-    The command uploads the file to the store; then a broker reads the file and publishes its rows. After the upload,
-    the import continues even if you interrupt the command."""
+    """Publish each row of FILE as a message. If any row is invalid, no row is published. After the upload, a broker
+    publishes the rows, even if you interrupt the command."""
     if (file is None) == (upload is None):
         raise typer.BadParameter("give either FILE or --upload", param_hint="FILE")
     kind = _format(file, format)

@@ -1,4 +1,4 @@
-"""`seaweedq journal accept-loss`: gives up what is lost of a dead broker's mirrored journal."""
+"""`seaweedq journal accept-loss`: gives up what is lost of a dead broker's journal."""
 
 from typing import Annotated, Any
 
@@ -8,12 +8,12 @@ from seaweedq.cli.shared.common import DEFAULT_URL, Url, run
 from seaweedq.cli.shared.output import TABLE, Output, say_done
 
 EXAMPLES = "Examples: seaweedq cluster · seaweedq journal accept-loss broker.1f2e --yes"
-app = typer.Typer(no_args_is_help=True, help="Accept the loss of messages in a dead broker's mirrored journal.")
+app = typer.Typer(no_args_is_help=True, help="Accept the loss of messages in a dead broker's journal.")
 
 
 @app.callback(epilog=EXAMPLES)
 def journal() -> None:
-    """Accept the loss of messages in a dead broker's mirrored journal."""
+    """Accept the loss of messages in a dead broker's journal."""
 
 
 @app.command(epilog=EXAMPLES)
@@ -25,12 +25,13 @@ def accept_loss(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Accept the loss of the messages that only a dead broker and its mirrors had. The command cannot be undone. Each
-    of the dead broker's segments is sealed at the end of its files, and its key range continues in a new segment."""
+    """Accept the loss of the messages that were only in a dead broker's journal, whether this journal was on disk or
+    in memory. You cannot undo the command: even if you restore the dead broker's data folder later, no broker reads the
+    journal in this folder."""
     from seaweedq.client.core.calls import call
 
     if not yes:
-        told = f"Give up the messages that only broker {broker} and its mirrors had? This cannot be undone."
+        told = f"Give up the messages that only the journal of broker {broker} contained? This cannot be undone."
         typer.confirm(told, abort=True, err=True)
     answer = run(url, call("POST", "/v1/cluster/accept-loss", {"broker": broker}, repeatable=True))
     say_done(output, loss_line(answer), **answer)
@@ -39,8 +40,6 @@ def accept_loss(
 def loss_line(answer: dict[str, Any]) -> str:
     """Describes an accepted loss in a line."""
     missing_s, mirrors = answer["missing_s"], ", ".join(answer["mirrors"])
-    missing = (
-        "an unknown part of its newest messages" if missing_s is None else f"its messages of up to {missing_s:g} s"
-    )
+    missing = "its messages that are not in files" if missing_s is None else f"its messages of up to {missing_s:g} s"
     where = f", which only {answer['broker']} and {mirrors} had" if mirrors else ""
     return f"the loss of the journal of {answer['broker']} is accepted: {missing} may be missing{where}"

@@ -66,8 +66,9 @@ PANELS = {
     "Access": {
         "principal": _Command("access", "principals", "Create, show, list and remove principals."),
         "token": _Command("access", "tokens", "Issue, list and revoke tokens."),
+        "denial": _Command("access", "denials", "Deny JSON Web Tokens of another issuer."),
         "context": _Command("context", "app", "Save the URLs of brokers under names, and choose one."),
-        "whoami": _Command("access", "whoami", "Show the caller's identity and permissions.", "WHOAMI"),
+        "whoami": _Command("access", "whoami", "Show your own identity and permissions.", "WHOAMI"),
     },
 }
 LISTED = {name: listed for commands in PANELS.values() for name, listed in commands.items()}
@@ -148,10 +149,10 @@ WIDE = 88
 def manual(
     page: Annotated[
         list[str] | None,
-        typer.Argument(help="Name of a page or of a command; without it, the command lists all pages."),
+        typer.Argument(help="Name of a page or of a command; by default, the command lists all pages."),
     ] = None,
 ) -> None:
-    """Show a page of the manual, such as `seaweedq help topics`, or the help of a command."""
+    """Show a page of the manual, or the help of a command."""
     texts = manual_pages()
     if not page:
         say("Pages, shown by `seaweedq help PAGE`:\n")

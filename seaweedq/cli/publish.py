@@ -186,8 +186,10 @@ class Publication:
             place, receipt = self._sent.popleft()
             error = receipt.exception()
             if isinstance(error, REFUSED):
-                rows = getattr(error, "fields", {}).get("errors") or [{"reason": str(error)}]
-                self._name(place, str(rows[0]["reason"]))
+                fields = getattr(error, "fields", {})
+                rows = fields.get("errors") or [{"reason": str(error)}]
+                hint = f"; {fields['hint']}" if "errors" in fields and "hint" in fields else ""
+                self._name(place, f"{rows[0]['reason']}{hint}")
             elif error is not None:
                 raise error
 
@@ -239,15 +241,15 @@ seaweedq publish films --file one.mp4 --file two.mp4 --key mine"""
 Source = Annotated[
     str | None,
     typer.Argument(
-        help="File of messages to publish, or one message given inline as JSON, such as '{\"a\": 1}'. "
-        "Omit FILE, or use -, to read stdin."
+        help="File of records, or one message as JSON, such as '{\"a\": 1}'. Omit FILE, or use -, to read stdin."
     ),
 ]
 InputFormatName = Annotated[
-    str | None, typer.Option(help="ndjson, csv or parquet; by default, the file's suffix decides.")
+    str | None, typer.Option(help="Format of FILE: ndjson, csv or parquet; by default, the file's suffix decides.")
 ]
 KeyField = Annotated[
-    str | None, typer.Option(help="Field in each record to use as the message's key, if the topic has no key_field.")
+    str | None,
+    typer.Option(help="Field that contains the message's key, if the topic has no key_field."),
 ]
 Envelope = Annotated[
     bool,
@@ -262,22 +264,30 @@ BatchSize = Annotated[
 WholeFiles = Annotated[
     list[Path] | None,
     typer.Option(
-        "--file", exists=True, dir_okay=False, help="Publish this file, of any size, as one message. Repeatable."
+        "--file",
+        exists=True,
+        dir_okay=False,
+        help="Upload this file, of any size, publish it as one message, and print the message's ID. Repeatable.",
     ),
 ]
-FileKey = Annotated[str | None, typer.Option(help="Key for the messages of --file.")]
+FileKey = Annotated[str | None, typer.Option(help="Key of each message that --file publishes.")]
 Count = Annotated[
     int | None,
-    typer.Option(
-        min=1, help="Publish the message in FILE this many times, and replace {{n}}, {{uuid}} and {{time}} each time."
-    ),
+    typer.Option(min=1, help="Publish the message in FILE this many times."),
 ]
 Rate = Annotated[
     float | None, typer.Option(min=0.001, help="Maximum number of messages per second; by default as fast as possible.")
 ]
+SchemaId = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="ID of the schema version to which the records of a typed topic conform; by default, the newest version.",
+    ),
+]
 ContentType = Annotated[
     str | None,
-    typer.Option(help="Media type of each --file; by default, the command infers it from the file's suffix."),
+    typer.Option(help="Media type of all files given with --file; by default, each file's suffix decides its type."),
 ]
 
 INTERRUPTED = 130  # the exit code of a program that SIGINT ended, by the convention of shells
@@ -310,28 +320,24 @@ def publish(
     batch: BatchSize = None,
     count: Count = None,
     rate: Rate = None,
+    schema_id: SchemaId = None,
     files: WholeFiles = None,
     key: FileKey = None,
     content_type: ContentType = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Publish each record in FILE exactly once; FILE is NDJSON (one value per line), CSV or Parquet. Or publish one
+    """Publish each record in FILE exactly once. FILE is an NDJSON, CSV or Parquet file, or the JSON text of one
     message.
 
-    The command stops at the first invalid record, and reports its line; the records before this line are already
-    published. The command infers the column types of a CSV file from its first MiB. If the brokers stop answering, the
-    command retries for two minutes; if no broker answers at the beginning, the command fails immediately.
+    The command stops at the first invalid record, and reports the record's line number; all earlier records are
+    already published. If the brokers stop answering, the command retries for two minutes.
 
-    With --count, FILE is one message, which the command publishes many times. In each message, the command replaces
-    {{n}} with the message's number (from 1), {{uuid}} with a random UUID, and {{time}} with the current time in UTC. If
-    the message is not valid JSON, the command publishes it as a string.
-
-    With --file, each file becomes one message: the command uploads the file to the store, and the message refers to it.
-    For each file, the command prints the message's ID and the file's path."""
+    With --count, the command replaces {{n}} with the message's number (from 1), {{uuid}} with a random UUID, and
+    {{time}} with the current time in UTC."""
     if files:
         of_records: dict[str, Any] = {"FILE": file, "--input-format": input_format, "--key-field": key_field}
-        of_records |= {"--batch": batch, "--count": count, "--rate": rate}
+        of_records |= {"--batch": batch, "--count": count, "--rate": rate, "--schema-id": schema_id}
         of_records |= {"--envelope": envelope or None, "--skip-invalid": skip_invalid or None}
         _refuse(of_records, "the option is only for records, but --file sends whole files")
         regular_files(files, "--file")
@@ -360,7 +366,8 @@ def publish(
     format = InputFormat(input_format) if input_format else format_of(path)
     if message and format is not InputFormat.NDJSON:
         raise typer.BadParameter(
-            "this option applies only to files, but FILE is a message", param_hint="--input-format"
+            "this option applies only to files, but the argument FILE is a message, not the name of a file",
+            param_hint="--input-format",
         )
     if envelope and (format is not InputFormat.NDJSON or key_field):
         raise typer.BadParameter(
@@ -373,7 +380,7 @@ def publish(
         typer.echo(f"reading messages from the terminal, one JSON {what} per line; press Ctrl-D to end", err=True)
     source = Repeated(file, count, as_text) if count and file else path or message
     options = _RecordOptions(envelope, key_field, skip_invalid)
-    _publish_records(topic, source, format, options, batch, rate, output, url)
+    _publish_records(topic, source, format, options, batch, rate, schema_id, output, url)
 
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w*)\s*\}\}")
@@ -483,6 +490,7 @@ def _publish_records(
     options: _RecordOptions,
     batch: int | None,
     rate: float | None,
+    schema_id: int | None,
     output: str,
     url: str,
 ) -> None:
@@ -497,7 +505,7 @@ def _publish_records(
         except TopicNotFound:
             new = " (new topic)"  # brokers may create it
         at_most = batch or (NAMED if options.skip_invalid else 10_000)
-        producer = stack.enter_context(client.producer(topic, batch_messages=at_most))
+        producer = stack.enter_context(client.producer(topic, batch_messages=at_most, schema_id=schema_id))
         publication = Publication(producer, name, options.skip_invalid)
         stack.enter_context(watched(publication, _acknowledged_bar(stack)))
         try:

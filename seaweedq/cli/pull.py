@@ -61,9 +61,14 @@ _DOWNLOAD_S = 3600.0
 def pull(
     topic: Topic,
     subscription: Annotated[
-        str, typer.Option("--subscription", "-s", help="Name of the subscription; created if missing.")
+        str,
+        typer.Option(
+            "--subscription",
+            "-s",
+            help="Name of the subscription; if the subscription does not exist, the command creates it.",
+        ),
     ],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more messages, until interrupted.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more messages until Ctrl-C.")] = False,
     max: Annotated[int | None, typer.Option(min=1, help="Stop after this number of messages.")] = None,
     mode: Annotated[
         str | None, typer.Option(help="Mode of the subscription: ordered (the default), shared or keyed.")
@@ -71,7 +76,8 @@ def pull(
     nack: Annotated[
         bool,
         typer.Option(
-            "--nack", help="When the command ends, nack the messages, so that brokers redeliver them immediately."
+            "--nack",
+            help="Nack the printed messages when the command ends, so that brokers redeliver them immediately.",
         ),
     ] = False,
     no_ack: Annotated[
@@ -88,13 +94,12 @@ def pull(
     """Print a subscription's messages, one JSON object per line, and ack them. The command ends when no message has
     arrived for a second.
 
-    With --payloads, a payload's file appears only after the command has verified the payload's SHA-256. If a payload is
-    damaged or missing, the command fails without acking the message. If the brokers stop answering, the command retries
-    for half a minute; if no broker answers at the beginning, the command fails immediately."""
+    With --payloads, the command fails at a message whose payload is damaged or missing, and does not ack this
+    message. If the brokers stop answering, the command retries for half a minute."""
     if nack and no_ack:
         raise typer.BadParameter("use either --nack or --no-ack", param_hint="--nack")
     if mode not in (None, *MODES):
-        raise typer.BadParameter(f"{mode!r} must be one of {', '.join(MODES)}", param_hint="--mode")
+        raise typer.BadParameter(f"the mode must be one of {', '.join(MODES)}, not {mode!r}", param_hint="--mode")
     with ExitStack() as stack:
         client = stack.enter_context(connect(url, Outage()))
         batch, deadline_s = (min(max or 500, 500), 30.0) if payloads is None else (1, _DOWNLOAD_S)

@@ -110,14 +110,14 @@ def envelope(line: msgspec.Raw) -> dict[str, Any]:
     found = _decode(_value, line)
     if not isinstance(found, dict) or "value" not in found or not found.keys() <= _ENVELOPE:
         raise BadRecord(
-            "the line is not a message: it must be an object with the field value and no fields "
+            "a line must be a message: a JSON object that has the field `value`, and no fields "
             f"other than {', '.join(sorted(_ENVELOPE))}"
         )
     if isinstance(lifetime := found.get("expires_in_s"), str):
         try:
             found["expires_in_s"] = seconds_of(lifetime)
         except ValueError as error:
-            raise BadRecord(f"expires_in_s: {error}") from error
+            raise BadRecord(f"expires_in_s {error}") from error
     return found
 
 

@@ -29,7 +29,7 @@ from seaweedq.client.core.calls import publish_request
 from seaweedq.client.core.effects import JSON
 from seaweedq.client.core.wire import decode_published, envelope, reference_envelope
 from seaweedq.client.sync.transport import SyncTransport
-from seaweedq.errors import SequenceOutOfOrder, TopicNotFound
+from seaweedq.errors import ClientError, SequenceOutOfOrder, TopicNotFound
 
 if TYPE_CHECKING:
     from seaweedq.client import Client, Message
@@ -47,7 +47,7 @@ class Redriver:
         self.subscription = subscription
         self._client = client
         self._is_bytes = client.topic(topic)["format"] == "bytes"
-        self._there: set[str] = set()  # topics that exist
+        self._there: dict[str, Mapping[str, Any] | None] = {}  # topics that exist, with their schemas
         self._name = ""
         self._transport = SyncTransport(
             Brokers(parse_urls(url), time.monotonic), ANSWER_S, None, credentials=credentials_of(url)
@@ -92,11 +92,10 @@ class Redriver:
         if source in self._there:
             return
         try:
-            self._client.topic(source)
+            self._there[source] = self._client.topic(source)["schema"]
         except TopicNotFound as error:
             error.fields["hint"] = f"create the topic, or ack message {letter.id}; the letters before it are published"
             raise
-        self._there.add(source)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -106,7 +105,9 @@ class Redriver:
         """Returns the original message. Its payload is uploaded to the original topic again."""
         given = dict(headers) or None
         if letter.reference is None:
-            value = letter.raw if self._is_bytes else msgspec.Raw(letter.raw)
+            schema = self._there[source]
+            raw = fitted(letter.raw, schema) if schema else letter.raw
+            value = raw if self._is_bytes else msgspec.Raw(raw)
             return envelope(value, letter.key, given, letter.timestamp)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "payload"
@@ -117,6 +118,29 @@ class Redriver:
 
 if TYPE_CHECKING:
     from seaweedq.client import Client, Message
+
+
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def fitted(value: bytes, schema: Mapping[str, Any]) -> bytes:
+    """Returns a value with the names that fields have in a topic's schema by now, and without nulls in fields that the
+    topic does not have: a dead-letter topic may have more of them. Raises ClientError for a field with two
+    values."""
+    fields = _fields(value)
+    names = {alias: one["name"] for one in schema["fields"] for alias in one.get("aliases", ())}
+    known = {one["name"] for one in schema["fields"]}
+    found: dict[str, msgspec.Raw] = {}
+    for name, one in fields.items():
+        is_null = bytes(one) == b"null"
+        now = name if name in known else names.get(name, name)
+        if not is_null and bytes(found.get(now, b"null")) != b"null":
+            detail = f"the letter has two values for the field {now!r}, one of them under an earlier name of the field"
+            raise ClientError(detail, field=now)
+        if not is_null or (name in known and now not in found):
+            found[now] = one
+    return msgspec.json.encode(found)
+
 
 IDLE_S, PAGE = 1.0, 500
 MARGIN_S = 2.0  # beyond the deadline of a lease, until its messages come again

@@ -19,7 +19,11 @@ _CHANGES = columns("id, field, change, from, to", numbers="id")
 Facts = Mapping[str, Any]
 File = Annotated[
     Path,
-    typer.Argument(exists=True, dir_okay=False, help="Iceberg schema as JSON, as `show -o json` prints it."),
+    typer.Argument(
+        exists=True,
+        dir_okay=False,
+        help="File with an Iceberg schema, in the format that `schema show -o json` prints.",
+    ),
 ]
 Version = Annotated[int, typer.Argument(min=0, help="ID of a version.", show_default=False)]
 
@@ -27,11 +31,13 @@ Version = Annotated[int, typer.Argument(min=0, help="ID of a version.", show_def
 @app.command(epilog=SHOW)
 def show(
     topic: Topic,
-    version: Annotated[int | None, typer.Option(min=0, help="ID of a version; by default the newest.")] = None,
+    version: Annotated[
+        int | None, typer.Option(min=0, help="ID of a version of the schema; by default the newest.")
+    ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show the fields in one version of a topic's schema. With `-o json`, the command prints the schema itself."""
+    """Show the fields in one version of a topic's schema, or with `-o json` the schema itself."""
     with connect(url) as client:
         schema = client.schema(topic, version)
     if output == JSON:
@@ -53,7 +59,11 @@ def diff(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show the changes between two versions of a topic's schema."""
+    """Show the changes from version BEFORE of a topic's schema to version AFTER (by default the newest)."""
+    if after is not None and after < before:
+        raise typer.BadParameter(
+            f"the version must be at least {before}, the version BEFORE, not {after}", param_hint="AFTER"
+        )
     with connect(url) as client:
         found = list(changes(client.schema(topic, before), client.schema(topic, after)))
     if output == JSON:
@@ -66,9 +76,9 @@ def diff(
 
 @app.command(epilog=CHECK)
 def check(topic: Topic, file: File, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Check whether a topic would accept a schema as the next version, without changing anything. Warnings name the
-    publishers and the readers of files that the change would affect. The exit code is 1 if the topic would refuse the
-    schema; the error then lists all reasons."""
+    """Check whether a topic would accept a schema as the next version, without changing anything. The command prints
+    how the new schema would affect publishers, and programs that read the topic's files. The exit code is 1 if the
+    topic would refuse the schema; the error then lists all reasons."""
     with connect(url) as client:
         before = client.schema(topic)
         found = client.evolve_schema(topic, parsed(file), if_schema_id=before.get("schema-id", 0), dry_run=True)
@@ -85,10 +95,10 @@ def evolve(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Change a topic's schema by adding the given schema as its next version. Allowed changes: new optional fields,
-    another order of fields, wider types, required fields that become optional, and, with --if-version, dropped fields
-    (but not the key field). The topic's setting `compatibility` may allow fewer changes. Warnings name the publishers
-    and the readers of files that the change affects."""
+    """Add a schema as the next version of a topic's schema. You can add optional fields, reorder fields, widen types,
+    and make required fields optional. With --if-version, you can also rename fields, and drop any field except the
+    key field. If the topic's setting `compatibility` is `forward` or `full`, the topic refuses some of these changes
+    to its schema."""
     with connect(url) as client:
         before = client.schema(topic)
         found = client.evolve_schema(topic, parsed(file), if_schema_id=if_version)
@@ -133,6 +143,8 @@ def changes(before: Facts, after: Facts) -> Iterator[dict[str, Any]]:
         if old is None:
             yield {**told, "change": "added", "from": None, "to": one["type"]}
             continue
+        if old["name"] != one["name"]:
+            yield {**told, "change": "renamed", "from": old["name"], "to": one["name"]}
         if _plain(old["type"]) != _plain(one["type"]):
             yield {**told, "change": "wider type", "from": old["type"], "to": one["type"]}
         if bool(old.get("required")) != bool(one.get("required")):

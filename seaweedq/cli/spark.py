@@ -44,9 +44,9 @@ seaweedq spark compact orders --to /srv/customers --key customer --order-by _tim
 LOOKS_S = 0.2
 Master = Annotated[
     str | None,
-    typer.Option(help="Spark master, such as spark://host:7077; by default that of spark-submit, otherwise local[*]."),
+    typer.Option(help="Spark master, such as spark://host:7077; by default, the master of spark-submit, or local[*]."),
 ]
-Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting. Repeatable.")]
+Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark. Repeatable.")]
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -65,24 +65,23 @@ StorageOptions = Annotated[
     typer.Option(
         metavar="JSON",
         parser=_json_object,
-        help="fsspec options for reading the files; by default boto's credentials and region.",
+        help="fsspec options for reading the files; by default, the credentials and region that boto finds.",
     ),
 ]
 To = Annotated[
     str,
     typer.Option(
         metavar="DIR",
-        help="Folder for the generations: a path that the driver and all executors can access, or s3a://BUCKET/FOLDER.",
+        help="Folder in which each run writes a new generation of files: a path at which the driver and "
+        "all executors reach the same folder, or s3a://BUCKET/FOLDER.",
     ),
 ]
 PartitionBy = Annotated[
     str,
-    typer.Option(
-        metavar="COLUMNS", help="Partition the files by these comma-separated columns: each value becomes a subfolder."
-    ),
+    typer.Option(metavar="COLUMNS", help="Partition the files by these comma-separated columns."),
 ]
 Sort = Annotated[str, typer.Option(metavar="COLUMNS", help="Sort each file by these comma-separated columns.")]
-Keep = Annotated[float, duration("Keep the files of older generations and of killed jobs for this long.", least=0)]
+Keep = Annotated[float, duration("Keep files of older generations and killed jobs for this long.", least=0)]
 
 
 @contextmanager
@@ -115,7 +114,9 @@ def running(job: str, master: str | None, conf: Sequence[str] | None, url: str) 
 def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise typer.BadParameter(f"{text!r} must be NAME=VALUE, such as spark.driver.memory=2g", param_hint="--conf")
+        raise typer.BadParameter(
+            f"the value must be NAME=VALUE, such as spark.driver.memory=2g, not {text!r}", param_hint="--conf"
+        )
     return name, value
 
 
@@ -158,7 +159,10 @@ def audit(
     context: typer.Context,
     topic: Topic,
     store: Annotated[
-        str | None, typer.Option(help="Audit the files in this store; without --url, the command contacts no broker.")
+        str | None,
+        typer.Option(
+            help="Audit the files in the store at this URL; the command contacts a broker only if you also pass --url."
+        ),
     ] = None,
     storage_options: StorageOptions = None,
     master: Master = None,
@@ -166,11 +170,9 @@ def audit(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Audit a topic's files in parallel: gaps, duplicates, order, checksums, hash ranges, seals and successors.
-
-    The command compares the files with the segment list of the broker at --url. Unlike `seaweedq verify`, it does not
-    compare rows with the broker's answers, and does not check payloads. The exit code is 0 if the topic is sound, 1 if
-    the audit found a problem or failed, and 2 if the options are wrong or Spark cannot run on this machine."""
+    """Audit a topic's files in parallel for gaps, duplicates and damage, and compare the files with the broker's
+    segment list. Unlike `seaweedq verify`, the command does not compare rows with the messages that brokers return,
+    and does not check payloads."""
     source = context.get_parameter_source("url")
     asked = store is None or (source is not None and source.name == "COMMANDLINE")
     with running("audit", master, conf, url) as spark:
@@ -216,7 +218,7 @@ def _facts(topic: str, done: "AuditedTopic") -> dict[str, Any]:
 @app.command(epilog=REPLAY)
 def replay(
     topic: Topic,
-    into: Annotated[str, typer.Option(metavar="TOPIC", help="Existing topic to publish the rows to.")],
+    into: Annotated[str, typer.Option(metavar="TOPIC", help="Existing topic to which the command publishes the rows.")],
     checkpoint: Annotated[
         str, typer.Option(metavar="DIR", help="Path or URL of the folder in which the replay stores its progress.")
     ],
@@ -224,12 +226,16 @@ def replay(
         str,
         typer.Option(
             metavar="SQL",
-            help="Replay only rows that meet this Spark SQL condition on the columns of the topic's files.",
+            help="Replay only rows that meet this Spark SQL condition.",
         ),
     ] = "true",
     skip_references: Annotated[
         bool,
-        typer.Option("--skip-references", help="Skip rows whose payload was published by reference, and count them."),
+        typer.Option(
+            "--skip-references",
+            help="Skip rows that refer to an uploaded payload, and print the number of skipped rows. Without "
+            "--skip-references, the command fails if any row to replay refers to an uploaded payload.",
+        ),
     ] = False,
     batch_rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows per batch.")] = 1_000_000,
     storage_options: StorageOptions = None,
@@ -238,12 +244,11 @@ def replay(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Publish a topic's rows, or the rows that meet a condition, to another topic, each exactly once.
+    """Publish each row of a topic, or each row that meets a condition, exactly once to another topic.
 
-    The replay publishes only the rows that the topic contained when the replay began. To continue a replay, even after
-    a crash, run the command again with the same checkpoint: no row is published twice. Messages keep their keys,
-    timestamps, headers and expiry; expired messages are left out. The exit code is 0 if the replay is complete, 1 if it
-    failed, and 2 if the options are wrong or Spark cannot run on this machine."""
+    To continue a replay, even after a crash, run the command again with the same checkpoint. Messages keep their
+    keys, timestamps, headers and expiry. The replay omits messages that have expired, or that arrived after the
+    replay began."""
     if into == topic:
         raise typer.BadParameter(f"{into!r} is the source topic; choose another topic", param_hint="--into")
     if "://" not in checkpoint:
@@ -289,13 +294,11 @@ def export(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Export a topic to Parquet files. Each run exports the messages that were published since the previous run, each
-    exactly once.
+    """Export a topic to Parquet files, which you read with `seaweedq.spark.read_generation`. Each run exports the
+    messages that were published since the previous run, each exactly once.
 
-    Read the files with `seaweedq.spark.read_generation`. The exit code is 0 if the export succeeded, even without new
-    rows. The exit code is 1 if the export failed, another job committed first, or retention deleted rows before they
-    were exported; in each of these cases, the folder is unchanged. The exit code is 2 if the options are wrong, or
-    Spark cannot run on this machine."""
+    If an error occurs, if another export to the folder DIR finishes first, or (without --skip-lost) if retention
+    deleted rows before they were exported, then this export adds nothing to DIR, and the exit code is 1."""
     with running("export", master, conf, url) as spark, _usable():
         from seaweedq.spark.jobs.export import export as exported
 
@@ -311,15 +314,15 @@ def compact(
     key: Annotated[
         str,
         typer.Option(
-            metavar="COLUMNS", help="Key columns, comma-separated. Columns other than _key require --order-by."
+            metavar="COLUMNS",
+            help="Key columns, comma-separated. If --key names any column other than _key, --order-by is required.",
         ),
     ] = "_key",
     order_by: Annotated[
         str,
         typer.Option(
             metavar="COLUMNS",
-            help="Columns by which to order the rows with the same key, so that the last one is the newest; offsets "
-            "break ties.",
+            help="Columns that order the rows with the same key; the last row is the newest.",
         ),
     ] = "",
     deleted_where: Annotated[
@@ -334,11 +337,11 @@ def compact(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Write the newest message for each key to Parquet files; each run writes a complete new generation of files.
+    """Write the newest message for each key to Parquet files, which you read with `seaweedq.spark.read_generation`.
+    Each run writes a complete new generation of files.
 
-    A key is left out if its newest message is a tombstone (null), has expired, or meets the condition in
-    --deleted-where. Messages without a key are counted, but not written. Read the files with
-    `seaweedq.spark.read_generation`. The command has the same exit codes as `spark export`."""
+    The files omit a key if its newest message is a tombstone (null), has expired, or meets the condition in
+    --deleted-where. The files also omit messages without a key."""
     with running("compact", master, conf, url) as spark, _usable():
         from seaweedq.spark.jobs.compact import Rules
         from seaweedq.spark.jobs.compact import compact as compacted

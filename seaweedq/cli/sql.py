@@ -201,14 +201,16 @@ seaweedq sql "SHOW TABLES" · seaweedq sql --explain "SELECT count(*) FROM fligh
 FILES = ("csv", JSON, "parquet")
 FORMATS = (TABLE, WIDE, *FILES)
 _ABOUT_OUTPUT = (
-    "table, wide (not truncated), csv, json (one object per line) or parquet; by default, the format of FILE's "
-    "suffix, or table if there is no FILE."
+    "Format of the output; wide truncates no value. By default, the suffix of --output-file decides the "
+    "format; without --output-file, the format is table."
 )
 PLANS = 3  # retention may take files between a plan and its read
 
 
 def sql(
-    statement: Annotated[str, typer.Argument(help="One statement in DuckDB's SQL; - reads it from stdin.")],
+    statement: Annotated[
+        str, typer.Argument(help="One statement in DuckDB's SQL, or - to read the statement from stdin.")
+    ],
     output: Annotated[str | None, output_option(FORMATS, _ABOUT_OUTPUT)] = None,
     output_file: Annotated[
         Path | None, typer.Option("--output-file", metavar="FILE", help="Write to this file instead of stdout.")
@@ -216,7 +218,9 @@ def sql(
     explain: Annotated[
         bool,
         typer.Option(
-            "--explain", help="Show the files and the brokers' rows that the statement reads, and DuckDB's query plan."
+            "--explain",
+            help="Show the files that the statement reads, the number of rows that brokers return, and DuckDB's query "
+            "plan.",
         ),
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh the table until Ctrl-C.")] = False,
@@ -227,18 +231,17 @@ def sql(
         str, typer.Option(help="Memory limit for DuckDB, such as 1GB; by default, most of the machine's memory.")
     ] = "",
     s3_endpoint: Annotated[
-        str, typer.Option(help="URL of the S3-compatible store, if it differs from the one that brokers use.")
+        str,
+        typer.Option(help="URL at which this machine reaches the S3-compatible store, if the brokers use another URL."),
     ] = "",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Run SQL over topics. Each topic is a view that includes every message that brokers have acknowledged so far.
+    """Run SQL over topics. Each topic is a view that includes every message that brokers have acknowledged so far. Put
+    topic names with dots or dashes in double quotes. If a topic has the name of one of DuckDB's built-in
+    views, write `topics.NAME` to query the topic.
 
-    Put topic names with dots or dashes in double quotes. If one of DuckDB's own tables has the same name as a topic,
-    write `topics.NAME`. If several topic names differ only in case, spell the name exactly.
-
-    DuckDB reads the Parquet files directly from the store, so this machine needs access to the store; for S3, it needs
-    AWS credentials and the extra `s3`. The command fetches messages that are not in a file yet from the brokers. JSON
-    output shows NaN and infinity as null."""
+    DuckDB reads the Parquet files directly from the store. For S3, this machine needs AWS credentials and the extra
+    `s3`. The brokers supply the messages that are not yet in Parquet files."""
     kind = _format(output, output_file, watch)
     text = _of_stdin() if statement == "-" else statement
     # Arrow would import numpy, which takes as long as all of DuckDB.
@@ -299,7 +302,7 @@ def _repeated(database: Database, statement: str, act: Any) -> None:
                     raise TopicNotFound(text + unquoted(statement)) from None
                 raise refused(error, statement) from None
             if not left:
-                raise FileMissing(f"this machine cannot read all of the Parquet files: {reason}") from None
+                raise FileMissing(f"this machine cannot read some of the Parquet files: {reason}") from None
 
 
 def _once(database: Database, statement: str, kind: str, file: Path | None, rows: int) -> None:

@@ -43,7 +43,14 @@ def literal(text: str) -> str:
 def view(read: "TableRead", root: str, tail: str) -> str:
     """Returns the SELECT for a topic, given the folder of its files and the table with its tail."""
     whole = [part for part in read.files if part.is_whole]
-    selects = [f"SELECT * FROM {tail}"]
+    earlier: dict[str, list[str]] = {}  # under which files of earlier versions of the schema have the values
+    if read.has_versions:
+        from seaweedq.segments.evolution import distinct
+
+        earlier = {one: distinct(one, names) for one, names in read.aliases.items() if one in read.columns.names}
+    pairs = [(name, one) for name, names in earlier.items() for one in names]
+    more = "".join(f", CASE WHEN false THEN {quoted(name)} END AS {quoted(one)}" for name, one in pairs)
+    selects = [f"SELECT *{more} FROM {tail}"]
     if whole:
         by_name = ", union_by_name = true" if read.has_versions else ""  # of columns, for which it opens all files
         selects.append(f"SELECT * FROM {_parquet(root, whole, by_name)}")
@@ -51,9 +58,15 @@ def view(read: "TableRead", root: str, tail: str) -> str:
         if not part.is_whole:
             within = f"_offset >= {part.start} AND _offset < {part.end}"
             selects.append(f"SELECT * FROM {_parquet(root, [part])} WHERE {within}")
-    columns = ", ".join(map(quoted, read.columns.names))
+    columns = ", ".join(_first_of(name, earlier.get(name, ())) for name in read.columns.names)
     kept = f" WHERE _expires IS NULL OR _expires > TIMESTAMPTZ '{read.as_of.isoformat()}'" if read.as_of else ""
     return f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(selects)}){kept}"
+
+
+def _first_of(name: str, others: Sequence[str]) -> str:
+    """Returns the one of these columns that has a value, as the column of a name."""
+    names = [quoted(one) for one in (name, *others)]
+    return f"coalesce({', '.join(names)}) AS {names[0]}" if others else names[0]
 
 
 def _parquet(root: str, parts: Sequence["FilePart"], more: str = "") -> str:
@@ -86,6 +99,7 @@ if TYPE_CHECKING:
     from seaweedq.client.sync.transport import SyncTransport
 
 PATIENCE_S = 30.0
+PAUSES_S = (0.1, 0.3, 1.0, 3.0)  # between two looks for the newest version of a schema
 PIECE_ROWS = 100_000  # of a tail, that are Arrow at a time
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _TRACEBACK = "Traceback (most recent call last)"
@@ -125,10 +139,24 @@ class Database:
 
     def planned(self, statement: str) -> "list[TableRead]":
         """Returns the plans of the topics that a statement names. Raises InvalidRequest for invalid SQL."""
+        return [self._planned(topic) for topic in self._topics(statement)]
+
+    def _planned(self, topic: str) -> "TableRead":
+        """Returns a topic's plan in which no file is of a later version than the columns: DuckDB finds columns by their
+        names, and would show null in renamed ones. Raises ClientError if the broker does not learn the version."""
         from seaweedq.client.core.table import ReadOptions, plan_table
 
         wanted = ReadOptions(live=True, expired=self._expired)
-        return [self._transport.run(plan_table(topic, wanted)) for topic in self._topics(statement)]
+        for pause_s in PAUSES_S:
+            read = self._transport.run(plan_table(topic, wanted))
+            if not read.is_behind:
+                return read
+            time.sleep(pause_s)
+        raise ClientError(
+            f"the broker does not know the newest version of the schema of topic {topic!r} yet; "
+            "run the statement again",
+            name=topic,
+        )
 
     @contextmanager
     def over(

@@ -111,23 +111,32 @@ seaweedq subscription seek flights billing --offset 0=17"""
 def create(
     topic: Topic,
     name: Name,
-    mode: Annotated[str | None, typer.Option(help="ordered (the default), shared or keyed.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="Mode of the subscription: ordered (the default), shared or keyed.")
+    ] = None,
     start: Annotated[str | None, typer.Option(help=f"Start position: {PLACES}")] = None,
     ack_deadline_s: Annotated[float | None, duration("Redeliver a message that is not acked within this time.")] = None,
     max_attempts: Annotated[
         int | None,
         typer.Option(help="Number of failed deliveries after which a message becomes a dead letter; 0 means never."),
     ] = None,
-    dead_letter_topic: Annotated[str | None, typer.Option(help="Topic to which dead letters are published.")] = None,
+    dead_letter_topic: Annotated[
+        str | None, typer.Option(help="Topic to which the broker publishes dead letters.")
+    ] = None,
     backoff_s: Annotated[
         list[float] | None,
         duration(
-            "Delay before a failed message is redelivered. Repeat the option to give later attempts their own "
-            "delays; the last delay applies to all further attempts."
+            "Delay before a failed message is redelivered. If you repeat --backoff-s, the first delay applies after "
+            "the first failed delivery, the second delay after the second failed delivery, and so on. The last delay "
+            "also applies after every later failed delivery."
         ),
     ] = None,
     max_in_flight: Annotated[
-        int | None, typer.Option(help="Maximum number of messages that may be leased at the same time.")
+        int | None,
+        typer.Option(
+            help="Maximum number of messages that all consumers of the subscription together may hold, delivered but "
+            "not acked yet."
+        ),
     ] = None,
     key_prefix: Annotated[
         str | None, typer.Option(help="Deliver only messages whose keys begin with this text.")
@@ -192,13 +201,13 @@ def seek(
     to: Annotated[str | None, typer.Option(help=f"New position: {PLACES}")] = None,
     offset: Annotated[
         list[str] | None,
-        typer.Option(help="New position in one segment, as SEGMENT=OFFSET; positions in other segments do not change."),
+        typer.Option(help="New position in one segment, as SEGMENT=OFFSET."),
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Move a subscription to another position. The seek ends all leases, and brokers deliver all messages after the new
-    position again, even if they were acked."""
+    """Move a subscription to another position, end all leases, and redeliver all messages after the new position, even
+    acked messages."""
     if (to is None) == (not offset):
         raise typer.BadParameter("use either --to or --offset", param_hint="--to")
     where = place(to, "--to") if to is not None else {"offsets": _offsets(offset or [])}
@@ -215,8 +224,7 @@ def seek(
 
 @app.command(epilog="Example: seaweedq subscription pause flights billing")
 def pause(topic: Topic, name: Name, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Pause delivery until the subscription is resumed. While delivery is paused, brokers still accept acks for leased
-    messages."""
+    """Pause delivery until the subscription is resumed. Brokers still accept acks."""
     with connect(url) as client:
         client.update_subscription(topic, name, paused=True)
     say_done(output, f"subscription {name} of topic {topic} is paused", topic=topic, name=name, paused=True)
@@ -236,15 +244,13 @@ def resume(topic: Topic, name: Name, output: Output = TABLE, url: Url = DEFAULT_
 def watch(
     topic: Topic,
     name: Name,
-    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the output once, and exit.")] = False,
     every_s: Annotated[float, duration("Refresh interval.", 0.2)] = 1.0,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show a subscription's lag live, with its consumers' ack rate and the time until the subscription will have caught
-    up.
-
-    The command runs until Ctrl-C. If stdout is not a terminal, the command prints one line for each refresh."""
+    """Show a subscription's lag live until Ctrl-C, with the ack rate of its consumers and the estimated time until the
+    lag is zero."""
     from rich.live import Live
     from rich.text import Text
 
@@ -329,7 +335,7 @@ def delete(
 def _pair(text: str, option: str, form: str) -> tuple[str, str]:
     name, found, value = text.partition("=")
     if not found or not name:
-        raise typer.BadParameter(f"{text!r} must have the form {form}", param_hint=option)
+        raise typer.BadParameter(f"the value must have the form {form}, not {text!r}", param_hint=option)
     return name, value
 
 
@@ -346,7 +352,9 @@ def _offsets(texts: list[str]) -> dict[int, int]:
 def _offset(text: str) -> tuple[int, int]:
     segment, offset = _pair(text, "--offset", "SEGMENT=OFFSET")
     if not (segment.isdecimal() and offset.isdecimal()):
-        raise typer.BadParameter(f"{text!r} must have the form SEGMENT=OFFSET, such as 3=17", param_hint="--offset")
+        raise typer.BadParameter(
+            f"the value must have the form SEGMENT=OFFSET, such as 3=17, not {text!r}", param_hint="--offset"
+        )
     return int(segment), int(offset)
 
 

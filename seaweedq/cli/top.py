@@ -165,14 +165,13 @@ EXAMPLES = "Examples: seaweedq top · seaweedq top --once · seaweedq top --ever
 
 
 def top(
-    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the output once, and exit.")] = False,
     every_s: Annotated[float, duration("Refresh interval.", 0.5)] = 2.0,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show the busiest topics and segments, with their owners and their rates over the last 10 s, until Ctrl-C.
-
-    Each refresh covers at most 100 topics: the 50 busiest topics, and 50 of the others in rotation."""
+    """Show the busiest topics and segments, with their owners and their rates over the last 10 s, until Ctrl-C. Each
+    refresh covers at most 100 topics: the 50 busiest topics, and 50 other topics in rotation."""
     from seaweedq.cli.shared.process import Interrupts
 
     console, loads = drawing(), Loads()

@@ -25,29 +25,28 @@ def verify(
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Audit the files in this data folder of a broker; without --url, the command contacts no broker."
+            help="Audit the files in the broker data folder at this path; the command contacts a broker only if you "
+            "also pass --url."
         ),
     ] = None,
     store: Annotated[
-        str | None, typer.Option(help="Audit the files in this store; without --url, the command contacts no broker.")
+        str | None,
+        typer.Option(
+            help="Audit the files in the store at this URL; the command contacts a broker only if you also pass --url."
+        ),
     ] = None,
     sample: Annotated[
         float,
-        typer.Option(
-            min=0, max=1, help="Fraction of the rows to read; the audit always checks all file names and metadata."
-        ),
+        typer.Option(min=0, max=1, help="Fraction of the rows to read."),
     ] = 1,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Audit a topic: check that its files form unbroken chains, check their checksums, offsets and metadata, and
-    compare their rows with the broker's answers.
+    """Audit a topic: check that no file is missing, check checksums, offsets and metadata, and compare the rows in the
+    files with the messages that brokers return. The command reports a missing payload, or a payload of the wrong
+    size, as damage.
 
-    A payload that is missing or has the wrong size is reported as damage. The audit notes a payload that no message
-    refers to, but does not report it as damage: a crash after an upload can leave such a payload behind.
-
-    The exit code is 0 if the topic is sound, 1 if the audit found damage, and 2 if the audit could not be completed.
-    """
+    The exit code is 0 if the topic is sound, 1 if the audit found damage, and 2 if the audit could not be completed."""
     with needs("server", "seaweedq verify"):
         from seaweedq.cli.verify_run import Audit
     from seaweedq.errors import SeaweedqError

@@ -206,7 +206,8 @@ class Broker:
             after = int(reply.headers["next-offset"])
             if not start < after <= end:
                 raise Damaged(
-                    f"the broker was asked for offsets {start} to {end - 1}, but its answer continues at offset {after}"
+                    f"the broker was asked for offsets {start} to {end - 1}; the next offset that its answer "
+                    f"states must be between {start + 1} and {end}, but is {after}"
                 )
             yield start, after, pa.ipc.open_stream(reply.body).read_all()
             start = after

@@ -27,13 +27,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from seaweedq.coordination.keys import PRINCIPALS, TOKENS
+from seaweedq.coordination.keys import DENIALS, PRINCIPALS, TOKENS
 from seaweedq.errors import Damaged
 from seaweedq.formats import Format, check_draft, drafted, undrafted
 
 BACKUPS = Format("backups of coordination", {1: 1})
 BACKUPS_FOLDER = "_coordination/"
-RIGHTS = (PRINCIPALS.prefix(), TOKENS.prefix())
+RIGHTS = (PRINCIPALS.prefix(), TOKENS.prefix(), DENIALS.prefix())
 _SNAPSHOT, _CHANGE = 1, 2
 _MAGIC = b"seaweedc"
 _HEAD = struct.Struct("<8sIIB32s")  # magic, version and draft, CRC of all other bytes, whether there is a MAC, the MAC
@@ -257,10 +257,10 @@ def _decode(data: bytes, name: str, sealer: Sealer) -> tuple[_Subject, _Content,
     view = memoryview(data)
     head, rest = view[: _HEAD.size], view[_HEAD.size :]
     if len(head) < _HEAD.size or bytes(head[: len(_MAGIC)]) != _MAGIC:
-        raise _damaged(name, "does not begin like a backup of coordination")
+        raise _damaged(name, "the object does not begin with the header of a backup of coordination")
     _, stamped, crc, has_mac, mac = _HEAD.unpack(head)
     if _checksum(head, rest) != crc:
-        raise _damaged(name, "contains different bytes than were written")
+        raise _damaged(name, "the backup contains different bytes than the broker had written")
     version, draft = undrafted(stamped)
     check_draft(draft, f"the backup {name}")
     BACKUPS.check(version, name)
@@ -273,15 +273,18 @@ def _decode(data: bytes, name: str, sealer: Sealer) -> tuple[_Subject, _Content,
             rights = keys.decrypt(body.rights, name) if keys else body.rights
             content += _inflated(rights, body.rights_bytes)
     except (msgspec.DecodeError, zlib.error, ValueError) as error:
-        raise _damaged(name, f"cannot be read: {error}") from error
+        raise _damaged(name, f"the backup cannot be read: {error}") from error
     if body.subject.name != name:
-        raise _damaged(name, f"states the name {body.subject.name}")
+        raise _damaged(name, f"the backup's content belongs to another backup, {body.subject.name}")
     return body.subject, sorted(content), verified
 
 
 def _inflated(packed: bytes, size: int) -> _Content:
     if not 0 <= size <= MAX_STATE_BYTES:
-        raise ValueError(f"the backup states an impossible size of its keys, {size} bytes")
+        raise ValueError(
+            f"the backup states that its keys and values have {size} bytes in total; the limit is "
+            f"{MAX_STATE_BYTES} bytes"
+        )
     return _CONTENT.decode(zlib.decompressobj().decompress(packed, size))  # never more, whatever it holds
 
 
@@ -297,4 +300,4 @@ def _checksum(head: bytes | memoryview, body: bytes | memoryview) -> int:
 
 
 def _damaged(name: str, what: str) -> Damaged:
-    return Damaged(f"{name} {what}", name=name)
+    return Damaged(f"{name}: {what}", name=name)

@@ -148,8 +148,8 @@ class ClusterLevel:
         known = read_cluster(there)
         if (known.record.generation, known.record.nonce, known.record.state) != (generation, nonce, "serving"):
             raise UnfitStore(
-                f"this broker started in generation {generation} of coordination, but coordination is "
-                f"now in generation {known.record.generation}, and its state is {known.record.state}"
+                f"this broker started in generation {generation} of coordination, but now coordination's generation is "
+                f"{known.record.generation}, and coordination's state is {known.record.state}"
             )
         return [Compare(there.key, known.revision)]
 

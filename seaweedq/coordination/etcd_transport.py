@@ -1,23 +1,24 @@
 """Calls to an etcd cluster: messages, endpoints, TLS, tokens, timeouts, the meaning of errors. Knows nothing of keys.
 
-The messages are those that the etcd3 package has generated. They are older than today's protobuf, which accepts them
-only in its pure Python implementation. The first import of protobuf selects the implementation for the whole process:
-so it is selected here, before that, for this process only. No other module imports protobuf.
+The messages are those of the etcd3 package. Its generated modules are older than today's protobuf, which runs them only
+in its pure Python implementation, and the choice of an implementation is one for the whole process. So none of these
+modules is imported: the description of the messages, which each contains as one literal, is handed to protobuf, which
+makes the classes anew (decision 0013).
 
 Each endpoint has a channel of its own, and one endpoint is current. When it fails to answer, or has not answered for
 SLOW_S, the next one becomes current. A call is repeated there only if it may happen twice. Calls run in gRPC's threads
 and return to the calling loop, whichever it is; nothing here ever blocks a loop.
 """
 
+import ast
 import asyncio
-import importlib
-import os
-import sys
-import warnings
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -25,8 +26,8 @@ import grpc
 from seaweedq.errors import CoordinationUnavailable
 from seaweedq.extras import install_command
 
-CHOICE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
-CHOOSER = "google.protobuf.internal.api_implementation"
+FILES = ("kv", "auth", "rpc")  # each behind those that it imports
+_DESCRIPTION = re.compile(r"^  serialized_pb=_b\(('.*')\)", re.MULTILINE)
 Metadata = tuple[tuple[str, str], ...]
 WATCH = "/etcdserverpb.Watch/Watch"
 OPTIONS = (
@@ -53,26 +54,28 @@ STALE_TOKEN = ("invalid auth token", "revision of auth store is old")
 
 
 def load_messages() -> Any:
-    """Imports the generated module. Raises ModuleNotFoundError without etcd3, ImportError if protobuf was imported
-    before."""
-    if CHOOSER in sys.modules and (chosen := sys.modules[CHOOSER].Type()) != "python":
+    """Returns etcd's messages as classes of today's protobuf. Raises ModuleNotFoundError without etcd3, ImportError if
+    its modules have another form."""
+    found = find_spec("etcd3")
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError(f"coordination through etcd needs more packages: {install_command('etcd')}")
+    from google.protobuf import descriptor_pool, message_factory
+
+    pool = descriptor_pool.DescriptorPool()  # a pool of its own: other packages have files with such names, too
+    for name in FILES:
+        pool.AddSerializedFile(_description(Path(found.submodule_search_locations[0], "etcdrpc", f"{name}_pb2.py")))
+    kinds = pool.FindFileByName("rpc.proto").message_types_by_name
+    return SimpleNamespace(**{name: message_factory.GetMessageClass(kind) for name, kind in kinds.items()})
+
+
+def _description(module: Path) -> bytes:
+    """Returns the serialized FileDescriptorProto that a generated module contains."""
+    literal = _DESCRIPTION.search(module.read_text("utf-8"))
+    if literal is None:
         raise ImportError(
-            f"protobuf was already imported with its implementation {chosen!r}, but coordination "
-            f"on etcd needs 'python'; set {CHOICE}=python in the environment of this process"
+            f"{module} does not contain etcd's message definitions in the form that etcd3 0.12 uses; install etcd3 0.12"
         )
-    before = os.environ.get(CHOICE)
-    os.environ[CHOICE] = "python"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            return importlib.import_module("etcd3.etcdrpc.rpc_pb2")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"coordination on etcd needs more packages: {install_command('etcd')}") from error
-    finally:
-        if before is None:
-            del os.environ[CHOICE]
-        else:
-            os.environ[CHOICE] = before
+    return str(ast.literal_eval(literal[1])).encode("latin-1")
 
 
 rpc = load_messages()

@@ -21,6 +21,7 @@ from seaweedq.coordination.records import (
     Counter,
     CreationRecord,
     CursorRecord,
+    DenialRecord,
     ImportRecord,
     JournalRecord,
     LeaderRecord,
@@ -97,7 +98,10 @@ class KeyKind(Generic[T]):
         key."""
         fields = self.pattern.split("{")
         if 0 < len(parts) >= len(fields) - 1:
-            raise ValueError(f"{parts} are all parts of a key {self.pattern}; a prefix must have fewer parts")
+            raise ValueError(
+                f"a prefix of the key pattern {self.pattern} must have at most {len(fields) - 2} parts, but was given "
+                f"{parts}"
+            )
         return self._fill("{".join(fields[: len(parts) + 1]), parts)
 
     def parse(self, key: str) -> tuple[Any, ...]:
@@ -156,7 +160,7 @@ class KeyKind(Generic[T]):
     def _fill(self, pattern: str, parts: tuple[Part, ...]) -> str:
         for part, number in zip(parts, self._numbers, strict=False):
             if not (isinstance(part, int) and 0 <= part < ID_BOUND if number else part and "/" not in str(part)):
-                raise ValueError(f"{part!r} cannot be part of a key {self.pattern}")
+                raise ValueError(f"the key pattern {self.pattern} does not allow {part!r} as a part")
         names = [name for _, name, _, _ in Formatter().parse(pattern) if name]
         return pattern.format(**dict(zip(names, parts, strict=True)))
 
@@ -297,7 +301,7 @@ SUBSCRIPTIONS = KeyKind(
 REWINDS = KeyKind(
     "rewinds/{topic}/{incarnation:010d}",
     RewindRecord,
-    writer="the broker that creates or seeks a subscription, in the transaction that begins it",
+    writer="the broker that creates or seeks a subscription, or sets its dead-letter topic, in that transaction",
     lifetime="from the first subscription on, until the topic goes",
 )
 CURSORS = KeyKind(
@@ -375,6 +379,13 @@ TOKENS = KeyKind(
     lifetime="until it, its principal or a token from which it came is revoked, or a day after it has expired",
     backup="both",
 )
+DENIALS = KeyKind(
+    "denials/{denial}",
+    DenialRecord,
+    writer="the broker that takes the request; the name is that of what is denied (access/tokens)",
+    lifetime="until it is taken back, or another one is made behind its end",
+    backup="both",
+)
 
 CATALOGUE = (
     CLUSTER,
@@ -405,6 +416,7 @@ CATALOGUE = (
     URL_SECRET,
     PRINCIPALS,
     TOKENS,
+    DENIALS,
 )
 
 _LEFT_OUT = frozenset(kind.name for kind in CATALOGUE if kind.backup in ("changes", "neither"))

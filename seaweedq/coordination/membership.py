@@ -163,13 +163,20 @@ class BrokerIdentity:
     zone: str
     suspicion_exempt: bool = False
     peer_url: str = ""
+    grpc_url: str = ""
 
     @staticmethod
     def new(
-        ids: Ids, name: str, url: str, zone: str = "", suspicion_exempt: bool = False, peer_url: str = ""
+        ids: Ids,
+        name: str,
+        url: str,
+        zone: str = "",
+        suspicion_exempt: bool = False,
+        peer_url: str = "",
+        grpc_url: str = "",
     ) -> "BrokerIdentity":
         """Returns an identity with a new id."""
-        return BrokerIdentity(f"{name}.{ids.nonce()[:16]}", name, url, zone, suspicion_exempt, peer_url)
+        return BrokerIdentity(f"{name}.{ids.nonce()[:16]}", name, url, zone, suspicion_exempt, peer_url, grpc_url)
 
 
 class Membership:
@@ -207,6 +214,7 @@ class Membership:
             version=levels.VERSION,
             suspicion_exempt=identity.suspicion_exempt,
             peer_url=identity.peer_url,
+            grpc_url=identity.grpc_url,
         )
         self._held = Versioned.new(record).replace(proofs=prove(identity.id, record))
         self._announcing = asyncio.Lock()
@@ -230,8 +238,8 @@ class Membership:
         self._held = self._held.replace(lease_s=grant.ttl_s)
         if grant.ttl_s > asked_s:
             logger.warning(
-                "coordination grants leases of %g s instead of lease_s=%g s, so other brokers notice "
-                "the death of this broker later",
+                "coordination grants leases of %g s instead of lease_s=%g s, so if this broker dies, the other "
+                "brokers notice that later",
                 grant.ttl_s,
                 asked_s,
             )

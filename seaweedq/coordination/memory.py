@@ -101,7 +101,8 @@ class MemoryEngine:
 
     def _end_leases(self) -> None:
         now = self._clock.monotonic_s()
-        self._end({id for id, lease in self._leases.items() if lease.renewed_s + lease.ttl_s <= now})
+        if ended := {id for id, lease in self._leases.items() if lease.renewed_s + lease.ttl_s <= now}:
+            self._end(ended)
 
     def _end(self, leases: set[int]) -> None:
         for lease in leases:

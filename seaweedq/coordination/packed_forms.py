@@ -148,7 +148,7 @@ def unpack_plan(text: str) -> list[SegmentSeek]:
     try:
         return _PLAN.decode(zlib.decompress(b64decode(text, validate=True)))
     except (zlib.error, msgspec.DecodeError) as error:
-        raise ValueError(f"the plan of a seek cannot be read: {error}") from error
+        raise ValueError(f"the offsets to which a seek moves the subscription cannot be read: {error}") from error
 
 
 def cursor_after(one: SegmentSeek, epoch: int, before: CursorRecord | None) -> CursorRecord | None:

@@ -1,11 +1,11 @@
 """The asynchronous side of the single-machine backends: runs an engine's steps, and wakes watches.
 
-Commits of this process wake its watches at once. One poll for all watches finds the commits of other processes, and
-leases that ended. The engine makes all decisions; this module reads no key.
+A commit of this process wakes at once the watches whose keys it writes. One poll for all watches finds the commits of
+other processes, and leases that ended. The engine makes all decisions; this module reads no key.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -68,7 +68,7 @@ class PollingCoordination:
         self._engine = engine
         self._poll_s = poll_s
         self._closed = False
-        self._watches: dict[asyncio.Event, None] = {}  # in the order in which they began, and are woken
+        self._watches: dict[asyncio.Event, str] = {}  # their prefixes, in the order in which they began, and are woken
         self._poller: asyncio.Task[None] | None = None
 
     async def get(self, key: str) -> Entry | None:
@@ -87,12 +87,13 @@ class PollingCoordination:
         """Raises ValueError for more than 128 operations, or a key written twice."""
         check_transaction(compares, writes)
         revision = await self._step(self._engine.commit, compares, writes)
-        self._wake()
+        if revision is not None:
+            self._wake([write.key for write in writes])
         return revision
 
     async def watch(self, prefix: str, revision: int) -> AsyncIterator[Sequence[Change]]:
         changed = asyncio.Event()
-        self._watches[changed] = None
+        self._watches[changed] = prefix
         if self._poller is None:
             self._poller = asyncio.create_task(self._poll(), name="coordination-poll")
         try:
@@ -135,9 +136,11 @@ class PollingCoordination:
     async def _run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         raise NotImplementedError
 
-    def _wake(self) -> None:
-        for changed in self._watches:
-            changed.set()
+    def _wake(self, keys: Collection[str] | None = None) -> None:
+        """Makes the watches of these keys look for changes, or all watches."""
+        for changed, prefix in self._watches.items():
+            if keys is None or any(key.startswith(prefix) for key in keys):
+                changed.set()
 
     async def _poll(self) -> None:
         seen: int | None = None

@@ -1,5 +1,5 @@
-"""The records in the values of coordination's keys (coordination/keys): principals and tokens; the cluster, its brokers
-and journals; topics and segments; subscriptions and cursors; uploads and imports.
+"""The records in the values of coordination's keys (coordination/keys): principals, tokens and denials; the cluster,
+its brokers and journals; topics and segments; subscriptions and cursors; uploads and imports.
 
 Later versions may add members (coordination/versioned says which ones); an earlier one keeps them. A member that
 narrows a right is added only by the level of the cluster: an earlier version would keep it, and not heed it.
@@ -48,6 +48,18 @@ class TokenRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str = ""
 
 
+class DenialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A denial: no JSON Web Token with this `jti`, or of this subject (`sub`), counts; until `expires_us` if that is
+    set. `issuer` is the principal that denied it, and `note` a text of that one's; both are for people."""
+
+    kind: Literal["jti", "sub"]
+    value: str
+    created_us: int
+    issuer: str = ""
+    expires_us: int | None = None
+    note: str = ""
+
+
 class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The id of the cluster and, once the store's identity exists, the id of that store; the store's `_cluster.json`
     must match both.
@@ -84,8 +96,8 @@ class BrokerRecord(msgspec.Struct, frozen=True):
 
     It reads the levels from `lowest` to `highest`. `version` is for people. `lease_s` is the time of its lease as
     it was granted; 0: the broker does not say. One that is `suspicion_exempt` lost its last lease while it lived, and
-    is not suspected for a while (broker/cluster/suspecting). Brokers call it at `peer_url`, if that is not empty;
-    `proofs` show that it knows the cluster's secret (broker/rpc/peer_keys).
+    is not suspected for a while (broker/cluster/suspecting). Brokers call it at `peer_url`, and clients of gRPC at
+    `grpc_url`, if that is not empty; `proofs` show that it knows the cluster's secret (broker/rpc/peer_keys).
     """
 
     url: str
@@ -101,6 +113,7 @@ class BrokerRecord(msgspec.Struct, frozen=True):
     suspicion_exempt: bool = False
     peer_url: str = ""
     proofs: tuple[str, ...] = ()
+    grpc_url: str = ""
 
     @property
     def takes_more(self) -> bool:
@@ -394,9 +407,9 @@ class WatermarkRecord(msgspec.Struct, frozen=True):
 
 
 class RewindRecord(msgspec.Struct, frozen=True):
-    """The last subscription of a topic that was created or sought. Its key changes with each: a writer that relies on
-    the acks of subscriptions compares the revision, since there may be more subscriptions than one transaction
-    compares."""
+    """The last subscription of a topic that was created or sought, or got a topic of dead letters, which has it then,
+    too. Its key changes with each: a writer that relies on the acks of subscriptions, or on the topics of their dead
+    letters, compares the revision, since there may be more subscriptions than one transaction compares."""
 
     subscription: str
 
@@ -539,7 +552,8 @@ class ImportRecord(msgspec.Struct, frozen=True):
     `started_us`, of the cluster's time, is that of rows that have none, and the one from which lifetimes count; with
     `max_message_bytes` and `schema_id`, the version of the topic's schema, it makes rows a function of the file, and
     `batch_rows` does the same for batches. `rows` is known once the file was checked; the first `rows_done` are
-    durable. docs/internals/by-reference.md has the states.
+    durable. `traceparent` is that of the request, which each row gets that has none. docs/internals/by-reference.md
+    has the states.
     """
 
     format: Literal["parquet", "ndjson", "arrow"]
@@ -558,16 +572,17 @@ class ImportRecord(msgspec.Struct, frozen=True):
     segments: tuple[ImportedSegment, ...] = ()
     problem: ImportProblem | None = None
     schema_id: int = 0
+    traceparent: str | None = None
 
 
 class WriteRecord(msgspec.Struct, frozen=True):
     """The newest write of a writer: its `number`, and `uploads` files, of which `uploads_sha256` is the digest of their
     ids. While it is not over, the object `listed` has them. `broker` works on it; None: no broker does.
 
-    `started_us`, `max_message_bytes`, `schema_id`, `batch_rows`, `rows` and `rows_done` are as of an import. `nonce` is
-    in the name of the producer, and `first` is the sequence of the first row. `drawn` says that the writer's name was
-    drawn. `ended_us` is when it was over, `ended_by` the broker that ended it. docs/internals/by-reference.md has the
-    states.
+    `started_us`, `max_message_bytes`, `schema_id`, `batch_rows`, `rows`, `rows_done` and `traceparent` are as of an
+    import. `nonce` is in the name of the producer, and `first` is the sequence of the first row. `drawn` says that the
+    writer's name was drawn. `ended_us` is when it was over, `ended_by` the broker that ended it.
+    docs/internals/by-reference.md has the states.
     """
 
     number: int
@@ -591,3 +606,4 @@ class WriteRecord(msgspec.Struct, frozen=True):
     ended_us: int | None = None
     ended_by: str | None = None
     schema_id: int = 0
+    traceparent: str | None = None

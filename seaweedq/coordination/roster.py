@@ -128,8 +128,8 @@ class Roster:
         self.strange[broker] = known
         if not was_strange:
             logger.warning(
-                "the record of broker %s does not prove that the broker knows cluster_secret, so "
-                "this broker neither calls that broker nor names it to clients",
+                "this broker neither calls broker %s nor gives that broker's address to clients, because that broker's "
+                "record in coordination does not prove knowledge of cluster_secret",
                 broker,
             )
 

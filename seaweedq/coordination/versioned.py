@@ -152,13 +152,13 @@ class UnreadableRecords:
         if found.key not in self._met:
             self._met[found.key] = kind, read
             logger.error(
-                "this broker cannot read the record %s, and does not change that record: %s", found.key, found.why
+                "this broker cannot read the record %s (%s), so it leaves the record unchanged", found.key, found.why
             )
 
     def forget(self, key: str) -> None:
         """Forgets a record that can be read, or is gone."""
         if self._met.pop(key, None):
-            logger.info("the record %s can be read again, or was deleted", key)
+            logger.info("the problem with the record %s is over: it was deleted, or this broker can read it again", key)
 
     def has(self, keys: Iterable[str]) -> bool:
         """Tells whether all of these records were unreadable when they were last read."""

@@ -99,6 +99,9 @@ class _UnknownJournal:
             f"the journal of broker {self._broker} is of the kind {self._kind!r}, which this broker does not know"
         )
 
+    async def look(self) -> None:
+        await self.fence()
+
     async def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
         raise AssertionError("the journal was not fenced")
         yield
@@ -140,11 +143,12 @@ class FileJournals:
         return record.place == self._home.id
 
     def open_dead(self, broker: str, record: JournalRecord) -> DeadFileJournal:
+        is_given_up = record.loss_accepted_us > 0
         if self.is_exclusive(record):
-            return DeadFileJournal(_folder(self._home.path, broker), self._disk, None)
+            return DeadFileJournal(_folder(self._home.path, broker), self._disk, None, is_given_up)
         home = Path(record.path)
         lock = PlaceLock(FolderLock(home, self._disk), record.place, self._disk)
-        return DeadFileJournal(_folder(home, broker), self._disk, lock)
+        return DeadFileJournal(_folder(home, broker), self._disk, lock, is_given_up)
 
     async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
         """Does as Journals, for the journals of this home folder, which nobody else removes."""

@@ -44,6 +44,8 @@ _NAME = re.compile(r"([0-9]{8})\.journal")
 DONE = "done"
 """The name, in a journal's folder, that says that nothing in the journal is needed."""
 DONE_BYTES = 256  # and fewer
+GIVEN_UP = "given-up"
+"""The folder, in a home folder, of journals that came back after their loss had been accepted."""
 
 
 def file_path(folder: Path, number: int) -> Path:
@@ -92,6 +94,30 @@ def remove_journal(folder: Path, disk: Disk, stated: Seen = NOTHING_SEEN) -> Non
             remove_folder(folder.parent / other, disk, besides=folder)
     else:
         disk.remove_folder(folder)  # unless others have files there
+
+
+def set_aside(folder: Path, disk: Disk) -> Path:
+    """Moves a journal whose loss was accepted to where nobody looks for journals. Returns the place.
+
+    Order of writes: 1. The place has a durable parent. 2. The rename. 3. The new name is durable. 4. So is the end of
+    the old one; only then the journal's key may go. A loss of power before 3 leaves either name, between 3 and 4 one or
+    both of them, but the key as well: the next recovery begins again, and makes durable what it finds moved.
+    """
+    aside = aside_path(folder)
+    disk.make_folder(aside.parent)
+    reach("loss.aside")
+    if disk.names(folder):
+        disk.rename(folder, aside)
+        reach("loss.moved")
+    disk.sync_folder(aside.parent)
+    reach("loss.named")
+    disk.sync_folder(folder.parent)
+    return aside
+
+
+def aside_path(folder: Path) -> Path:
+    """Returns the place of a journal that was set aside."""
+    return folder.parent.parent / GIVEN_UP / folder.name
 
 
 def remove_folder(folder: Path, disk: Disk, besides: Path | None = None) -> None:
@@ -281,7 +307,7 @@ class FileJournal:
                 self._disk.sync_folder(self._folder)
                 self._finished.popleft()
         except OSError as error:
-            log.warning("a file of journal %s could not be removed; trying again later: %s", self._folder, error)
+            log.warning("a file of journal %s could not be removed (%s); trying again later", self._folder, error)
 
 
 def _unavailable(error: OSError) -> JournalUnavailable:

@@ -5,6 +5,11 @@ long as it lives, so the next holder of that lock knows that nothing more is wri
 if its id is not that of the journal's key: then it is not even locked, since a broker may be starting there. `close`
 gives the lock back, behind everything else that was begun: it waits for that, but not for a disk that hangs, as one of
 a dead NFS server does, since a leader's stop waits for it.
+
+If the loss of the journal was accepted (`is_given_up`), a folder that cannot be reached has no commits, and one that is
+damaged, or that the disk cannot read, has those before that place: nobody waits for the rest. Its broker's segments end
+without the others, and may have successors, before the folder comes back: its commits are then not used, but set aside,
+as a whole.
 """
 
 import asyncio
@@ -17,9 +22,9 @@ from typing import TypeVar
 
 from seaweedq.errors import DataFolderInUse, JournalDamaged, JournalUnavailable
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.file_journal import file_path, is_done, journal_files, remove_journal
+from seaweedq.journal.file_journal import aside_path, file_path, is_done, journal_files, remove_journal, set_aside
 from seaweedq.journal.home_folder import FolderLock, known_id
-from seaweedq.journal.interface import NOTHING_SEEN, Claim, JournalUnreachable, Seen, highest
+from seaweedq.journal.interface import NOTHING_SEEN, Claim, JournalInUse, JournalUnreachable, Seen, highest
 from seaweedq.segments.frames import (
     FILE_HEADER_BYTES,
     Commit,
@@ -47,7 +52,7 @@ class PlaceLock:
         self._is_held = False
 
     def acquire(self) -> None:
-        """Takes the lock unless it is held. Raises JournalUnreachable."""
+        """Takes the lock unless it is held. Raises JournalInUse, JournalUnreachable."""
         if self._is_held:
             return
         try:
@@ -57,7 +62,8 @@ class PlaceLock:
             self._check()  # now it cannot change any more
         except (DataFolderInUse, OSError) as error:
             self.release()
-            raise JournalUnreachable(f"{self._lock.folder}: {error}") from error
+            reached = JournalInUse if isinstance(error, DataFolderInUse) else JournalUnreachable
+            raise reached(f"{self._lock.folder}: {error}") from error
 
     def release(self) -> None:
         """Gives the lock back, if it is held."""
@@ -70,12 +76,15 @@ class PlaceLock:
 
 
 class DeadFileJournal:
-    """The file journal in `folder`. Without a `lock` it is in the home folder of this process, which has its lock.
+    """The file journal in `folder`. Without a `lock` it is in the home folder of this process, which has its lock. Of
+    one that `is_given_up`, what can be reached counts as all.
 
     All disk work runs in one worker, in order, so that none goes on once the lock is given back.
     """
 
-    def __init__(self, folder: Path, disk: Disk, lock: PlaceLock | None) -> None:
+    def __init__(self, folder: Path, disk: Disk, lock: PlaceLock | None, is_given_up: bool = False) -> None:
+        self._is_given_up = is_given_up
+        self._is_lost, self._is_read = False, False
         self._folder = folder
         self._disk = disk
         self._lock = lock
@@ -83,30 +92,74 @@ class DeadFileJournal:
         self._closed = False
 
     async def fence(self) -> None:
-        if self._lock:
-            await self._run(self._lock.acquire)
+        try:
+            if self._lock:
+                await self._run(self._lock.acquire)
+        except JournalUnreachable:
+            if not self._is_given_up:
+                raise
+            self._is_lost = True
+
+    async def look(self) -> None:
+        await self.fence()  # a lock writes nothing of the journal
 
     async def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
+        if self._is_lost:
+            return
         reading = read_journal(self._folder, self._disk)
         try:
-            while True:
+            is_more = True
+            while is_more:
                 found, error = await self._run(lambda: _some(reading))
-                if not found and error is None:
-                    break
-                await claim(sum(commit.size_bytes for commit in found))
+                is_more = bool(found) and error is None
+                self._is_read = not is_more and error is None
+                if found:
+                    await claim(sum(commit.size_bytes for commit in found))
                 while found:
                     yield found.popleft()
+                if error and not self._is_given_up:
+                    raise error if isinstance(error, JournalDamaged) else self._unavailable(error)
                 if error:
-                    raise error
+                    logger.error(
+                        "the journal in %s cannot be read any further (%s); the loss of this journal was accepted, "
+                        "so its remaining messages are lost",
+                        self._folder,
+                        error,
+                    )
         finally:
             if not self._closed:
                 self._worker.submit(reading.close)  # behind a read that is under way
 
     async def terms(self) -> dict[tuple[str, int], Term]:
-        return await self._run(lambda: _terms(self._folder, self._disk))
+        return {} if self._is_lost else await self._run(lambda: _terms(self._folder, self._disk))
 
     async def remove(self, stated: Seen = NOTHING_SEEN) -> None:
-        await self._run(lambda: remove_journal(self._folder, self._disk, stated))
+        """Removes the content, or sets it aside if it was given up and not read. Raises JournalUnreachable,
+        JournalUnavailable."""
+        if self._is_lost:
+            raise JournalUnreachable(
+                f"an administrator accepted the loss of the journal in {self._folder}; "
+                "if this folder becomes available again, a broker renames it and does not read it"
+            )
+        try:
+            await self._run(lambda: self._remove(stated))
+        except JournalUnavailable as error:
+            if self._is_given_up:  # its key stays, and nobody waits for that
+                raise JournalUnreachable(error.detail) from error
+            raise
+
+    def _remove(self, stated: Seen) -> None:
+        is_used = self._is_read or not self._is_given_up or is_done(self._folder, self._disk)
+        is_left = not is_used and journal_files(self._folder, self._disk)
+        if not is_left and not (self._is_given_up and self._disk.names(aside_path(self._folder))):
+            remove_journal(self._folder, self._disk, stated)
+            return
+        aside = set_aside(self._folder, self._disk)
+        logger.error(
+            "the folder of a journal is available again, but no broker reads this journal, because the journal's loss "
+            "was accepted; the journal was renamed to %s, which you can delete",
+            aside,
+        )
 
     async def close(self) -> None:
         if not self._closed:
@@ -124,11 +177,15 @@ class DeadFileJournal:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._worker, work)
         except OSError as error:
-            raise JournalUnavailable(f"the journal in {self._folder} cannot be read or removed: {error}") from error
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Exception) -> JournalUnavailable:
+        return JournalUnavailable(f"the journal in {self._folder} cannot be read or removed: {error}")
 
 
-def _some(reading: Iterator[Commit]) -> tuple[deque[Commit], Exception | None]:
-    """Returns the next commits, of READ_BYTES or a little more, none at the end; and the damage behind them, if any."""
+def _some(reading: Iterator[Commit]) -> tuple[deque[Commit], JournalDamaged | OSError | None]:
+    """Returns the next commits, of READ_BYTES or a little more, none at the end; and the damage, or the error of the
+    disk, behind them, if any."""
     found: deque[Commit] = deque()
     size = 0
     try:
@@ -137,7 +194,7 @@ def _some(reading: Iterator[Commit]) -> tuple[deque[Commit], Exception | None]:
             size += commit.size_bytes
             if size >= READ_BYTES:
                 break
-    except JournalDamaged as error:
+    except (JournalDamaged, OSError) as error:
         return found, error
     return found, None
 
@@ -154,7 +211,7 @@ def read_journal(folder: Path, disk: Disk) -> Generator[Commit, None, None]:
     for at, header in enumerate(headers):
         path = file_path(folder, header.number)
         if header.first_commit != expected:
-            raise _damaged(path, f"begins with commit {header.first_commit}, not {expected}")
+            raise _damaged(path, f"the file begins with commit {header.first_commit}, not with commit {expected}")
         end = headers[at + 1].previous_end if at + 1 < len(headers) else None
         with closing(disk.open(path)) as file:
             for commit in read_commits(file, str(path), end):
@@ -196,13 +253,13 @@ def _headers(folder: Path, disk: Disk) -> list[FileHeader]:
         path = file_path(folder, number)
         header = read_header(disk.read(path, FILE_HEADER_BYTES), disk.size(path), str(path))
         if header is None and at + 1 < len(numbers):
-            raise _damaged(path, "has no header, though another file follows")
+            raise _damaged(path, "the file has no header, although it is not the journal's last file")
         if header is not None and (header.number, number) != (number, numbers[0] + at):
-            raise _damaged(path, f"is file {header.number}; file {numbers[0] + at} was to follow")
+            raise _damaged(path, f"the file's header has file number {header.number} instead of {numbers[0] + at}")
         if header is not None:
             headers.append(header)
     return headers
 
 
 def _damaged(path: Path, what: str) -> JournalDamaged:
-    return JournalDamaged(f"{path} {what}", path=str(path), position=0)
+    return JournalDamaged(f"{path}: {what}", path=str(path), position=0)

@@ -51,7 +51,7 @@ class PackedCommit:
         found = unpack(memoryview(self.index), memoryview(body))
         if found is None:
             raise JournalDamaged(
-                f"the stored copy {holding} of another broker's journal has different bytes than were sent",
+                f"the stored copy {holding} of another broker's journal differs from what that broker sent",
                 path=holding,
                 position=0,
             )
@@ -127,7 +127,9 @@ def decode_hold(data: bytes) -> tuple[HoldHeader, list[PackedCommit]]:
         commits.append(PackedCommit(index, (body,), index_length + body_length))
         at = body_at + body_length
     if at != len(view):
-        raise UnreadableBody("the sizes of the commits in the body differ from the sizes in its header")
+        raise UnreadableBody(
+            "the commits in the body do not have the sizes that the header at the start of the body states"
+        )
     return header, commits
 
 

@@ -6,7 +6,7 @@ owns its bytes and how it fences; brokers know this interface alone, so a furthe
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -96,6 +96,10 @@ class JournalUnreachable(Exception):
         self.mirrors = mirrors
 
 
+class JournalInUse(JournalUnreachable):
+    """Another process holds the folder of a dead broker's journal: the folder is not gone."""
+
+
 class Journal(Protocol):
     """A journal in use by its one broker. The numbers of commits rise from 0; an object journal leaves gaps."""
 
@@ -149,10 +153,10 @@ class Journal(Protocol):
 class DeadJournal(Protocol):
     """The journal of a broker whose lease has ended. Every step can be repeated, after a crash by another broker too.
 
-    The order of calls is: fence, commits, remove, close. Only `fence` may be called first. Before `remove` the key of
-    the journal must say that it was recovered; of a journal that was, anything may be missing. `remove` begins with the
-    journal's own word that nothing in it is needed (`done`), as that of Journal does, and one that has said so has no
-    commits.
+    The order of calls is: fence, commits, remove, close. Only `fence` or `look` may be called first. Before `remove`
+    the key of the journal must say that it was recovered; of a journal that was, anything may be missing. `remove`
+    begins with the journal's own word that nothing in it is needed (`done`), as that of Journal does, and one that has
+    said so has no commits.
     """
 
     async def fence(self) -> None:
@@ -161,6 +165,10 @@ class DeadJournal(Protocol):
         Raises JournalUnreachable: its content is unknown. Raises JournalDamaged, NeedsNewerBroker,
         Unavailable.
         """
+
+    async def look(self) -> None:
+        """Raises what `fence` would raise now if no other broker lived, as far as that can be told without a write to
+        the store or coordination."""
 
     def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
         """Yields the commits that may still be needed, numbers rising, in bounded memory; a torn end is cut.
@@ -255,6 +263,9 @@ class Mirrors(Protocol):
     async def fence(self, owner: str) -> tuple[list[FoundHolding], list[str]]:
         """Fences all holdings of a dead broker's journal that living brokers have. Returns them, and the brokers that
         did not answer."""
+
+    def own(self, owner: str) -> Set[str]:
+        """Returns the ids of the holdings of a broker's journal that this process has. Fences none."""
 
     async def held(self, broker: str, call: HeldCall) -> bytes:
         """Returns commits of a fenced holding; empty if it is gone."""

@@ -79,6 +79,9 @@ class DeadMemoryJournal:
     async def fence(self) -> None:
         self._journal.is_fenced = True
 
+    async def look(self) -> None:
+        pass
+
     async def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
         assert self._journal.is_fenced
         for commit in tuple(self._journal.commits):

@@ -1,7 +1,7 @@
 """A journal whose commits go to other brokers first, its mirrors, and later to slots of the store.
 
-States, order of writes, and what a crash leaves between two of them: docs/internals/mirrored-journal.md. The decisions
-are in journal/mirroring. In short:
+Owns the order of writes; docs/internals/mirrored-journal.md has what a crash leaves between two of them, and
+journal/mirroring the decisions:
 
 1. A commit goes to all mirrors of the set, to each by one call at a time, so that none overtakes another. It is
    answered once all of them have it, or once it is in an acknowledged slot with all before it.
@@ -46,10 +46,11 @@ from seaweedq.storage.interface import ObjectStore
 TICK_S = 0.05
 MOST_UNRELEASED = 100_000  # commits: a recovery takes some 25 us of CPU for each frame
 SLOT_BYTES = 32 * 1024 * 1024
-AGAIN_S = 0.02  # behind a call that got no answer
+AGAIN_S = 0.02  # behind a second call that got no answer: the first may have met a connection of an ended process
 CHANGE_AGAIN_S = 0.1
 CHANGE_S = 1.0  # between two changes that add a mirror
 FIRST_BAN_S, LAST_BAN_S = 10.0, 300.0  # of a broker that was dropped
+OPEN_BAN_S = 0.25  # of one that never had a holding: a broker that starts is known a little before it can be called
 OVER_TRIES, OVER_AGAIN_S = 10, 1.0
 BYTES_PER_S = 20e6  # a call of many bytes may take longer by so much
 logger = logging.getLogger(__name__)
@@ -177,7 +178,7 @@ class MirroredJournal:
         self._waiting.append(answered)
         reach("mirrors.append")
         self._wake()
-        await asyncio.shield(answered)
+        await answered
         return number
 
     async def discard_failed(self) -> None:
@@ -233,7 +234,8 @@ class MirroredJournal:
     def _wake(self) -> None:
         for one in (*self._members, *self._joining):
             one.wake.set()
-        self._fill.set()
+        if self._filled < self._due_below():
+            self._fill.set()
 
     def _advance(self) -> None:
         """Answers the commits that may be answered by now."""
@@ -321,6 +323,7 @@ class MirroredJournal:
 
     async def _send(self, mirror: _Mirror) -> None:
         """Brings commits to one mirror until it is in trouble."""
+        again_s = 0.0
         while True:
             first = max(mirror.end, self._stored)
             if mirror.holding and first >= self._next and mirror.told >= self._stored:
@@ -347,9 +350,10 @@ class MirroredJournal:
                 return
             except SeaweedqError as error:
                 logger.debug("mirror %s has not answered: %s", mirror.broker, error)
-                await self._sleep(AGAIN_S)
+                await self._sleep(again_s)
+                again_s = AGAIN_S
                 continue
-            mirror.ticks = 0
+            mirror.ticks, again_s = 0, 0.0
             if answer.state is HoldState.FENCED:
                 raise Fenced("a recovery has fenced a mirror of this broker's journal")
             if answer.state is not HoldState.HELD:
@@ -438,9 +442,15 @@ class MirroredJournal:
         if one.trouble:
             before, now_s = self._bans.get(one.broker), self._clock.monotonic_s()
             is_again = before is not None and now_s < before.at_s + LAST_BAN_S
-            pause_s = min(2 * before.pause_s, LAST_BAN_S) if before and is_again else FIRST_BAN_S
+            first_s = FIRST_BAN_S if one.holding else OPEN_BAN_S
+            pause_s = max(first_s, min(2 * before.pause_s, LAST_BAN_S) if before and is_again else 0.0)
             self._bans[one.broker] = _Ban(now_s + pause_s, pause_s)
-            logger.warning("broker %s is no longer a mirror of this broker's journal: %s", one.broker, one.trouble)
+            if one.holding:
+                logger.warning("broker %s is no longer a mirror of this broker's journal: %s", one.broker, one.trouble)
+            else:
+                logger.info(
+                    "broker %s could not become a mirror of this broker's journal yet: %s", one.broker, one.trouble
+                )
         if one.task:
             one.task.cancel()
         if one.holding:
@@ -493,13 +503,14 @@ class MirroredJournal:
                 known = keys.MIRRORS.read(there) if there else None
                 if there is None or known is None or isinstance(known, Unreadable) or known.record != wanted.record:
                     raise Fenced(
-                        f"a recovery of the journal of broker {self._broker} has closed the journal's set of mirrors"
+                        f"the mirrors of broker {self._broker}'s journal can no longer be changed, because another "
+                        "broker has begun to recover the journal"
                     )
                 revision = there.revision
             reach("mirrors.changed")
         except CoordinationUnavailable as error:
             logger.warning(
-                "it is unknown whether a change of the journal's mirrors took effect; asking coordination again: %s",
+                "it is unknown whether a change of the journal's mirrors took effect (%s); asking coordination again",
                 error,
             )
             return False

@@ -87,8 +87,12 @@ class DeadMirroredJournal:
         if (await list_journal(self._store, self._broker)).is_done:
             await self._slots.fence()
             return
-        set_of = await self._close()
-        reach("mirrors.closed")
+        try:
+            set_of = await self._close()
+            reach("mirrors.closed")
+        except JournalUnreachable:  # the set is unknown, but a rebuild of coordination reads the slots
+            await self._slots.fence()
+            raise
         await self._slots.fence()
         if set_of.record.state != "decided":
             set_of = await self._decide(set_of)
@@ -98,6 +102,20 @@ class DeadMirroredJournal:
             )
         if set_of.record.copy:
             self._copy, self._copied = f"{self._broker}{COPY}{set_of.record.copy}", range(set_of.record.slots)
+
+    async def look(self) -> None:
+        if self._is_recovered or (await list_journal(self._store, self._broker)).is_done:
+            return
+        there = await self._mirrors.coordination.get(keys.MIRRORS.key(self._broker))
+        if there is None:
+            raise _lost_set()
+        record = keys.MIRRORS.require(there).record
+        members = {one.holding for one in record.members}
+        if record.is_lossy or (record.state != "decided" and members and not members & self._mirrors.own(self._broker)):
+            raise JournalUnreachable(
+                "this broker waits for a rebuild and is not a mirror of the journal, and each of the journal's mirrors "
+                "has stopped, or waits for a rebuild, too"
+            )
 
     async def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
         last = -1
@@ -129,9 +147,7 @@ class DeadMirroredJournal:
             there = await self._mirrors.coordination.get(key)
             if there is None:
                 if not self._is_given_up:
-                    raise JournalUnreachable(
-                        "the mirrors of the journal are unknown, because coordination has lost the key that names them"
-                    )
+                    raise _lost_set()
                 lost = Versioned.new(MirrorsRecord("closed", (MirrorMember("", ""),)))  # an empty set lacks nothing
                 if revision := await self._mirrors.coordination.commit([Compare(key, 0)], [_put(key, lost)]):
                     return lost.stored(revision)
@@ -177,9 +193,11 @@ class DeadMirroredJournal:
                 found.remove(at)
         if members and not self._is_given_up:
             mirrors = [one.broker for one in record.members]
-            asked = f"; {', '.join(silent)} did not answer" if silent else ", and no running broker has its commits"
+            asked = ", and no running broker has a complete copy of the journal"
+            if silent:
+                asked = f"; {', '.join(silent)} did not answer"
             raise JournalUnreachable(
-                f"the mirrors of the journal ({', '.join(mirrors)}) are gone{asked}", silent, mirrors
+                f"none of the journal's mirrors ({', '.join(mirrors)}) can be read{asked}", silent, mirrors
             )
         return "", 0, bool(members)
 
@@ -217,6 +235,12 @@ class DeadMirroredJournal:
         if not numbers:
             return 0
         return (await read_header(self._store, self._broker, numbers[-1])).commit + 1
+
+
+def _lost_set() -> JournalUnreachable:
+    return JournalUnreachable(
+        "the mirrors of the journal are unknown, because coordination has lost the key that names them"
+    )
 
 
 def _put(key: str, record: Versioned[MirrorsRecord]) -> Put:

@@ -200,10 +200,10 @@ def decode_slot(data: bytes, name: str) -> tuple[SlotHeader, Commit]:
     head = _decode_header(view, name)
     body_at = head.index_at + padded(head.index_length)
     if len(view) != body_at + head.body_length:
-        raise _damaged(name, "was changed after it was written: its length differs")
+        raise _damaged(name, "the object was changed after a broker had written it: its length differs")
     frames = unpack(_checked_index(view, head, name), view[body_at:])
     if frames is None:
-        raise _damaged(name, "contains different bytes than were written")
+        raise _damaged(name, "the object contains different bytes than the broker had written")
     return head.header, Commit(head.header.commit, frames)
 
 
@@ -258,11 +258,11 @@ class _Head(NamedTuple):
 
 def _decode_header(view: memoryview, name: str) -> _Head:
     if bytes(view[: len(_MAGIC)]) != _MAGIC:
-        raise _damaged(name, "does not begin like a slot")
+        raise _damaged(name, "the object does not begin with the header of a journal object")
     try:
         _, stamped, crc, length = _CHECK.unpack_from(view)
         if not _CHECK.size <= length <= len(view) or _checksum(view[:length]) != crc:
-            raise _damaged(name, "has a bad header")
+            raise _damaged(name, "the object has a damaged header")
         version, draft = undrafted(stamped)
         check_draft(draft, f"the journal's slot {name}")
         SLOTS.check(version, name)
@@ -271,12 +271,12 @@ def _decode_header(view: memoryview, name: str) -> _Head:
         broker_at = _CHECK.size + _FIXED.size
         broker = str(view[broker_at : broker_at + broker_length], "utf-8")
     except (struct.error, UnicodeDecodeError) as error:
-        raise _damaged(name, "has a bad header") from error
+        raise _damaged(name, "the object has a damaged header") from error
     if kind not in set(SlotKind):
         raise needs_newer(f"the journal object {name} is of the unknown kind {kind}")
     mine = slot_name(broker, number)
     if mine != name:
-        raise _damaged(name, f"states the name {mine}")
+        raise _damaged(name, f"the object's content belongs to another object, {mine}")
     seen = Seen(generation, revision)
     header = SlotHeader(SlotKind(kind), broker, number, nonce.hex(), released, acknowledged, version, seen, commits)
     return _Head(header, length, *lengths)
@@ -285,7 +285,7 @@ def _decode_header(view: memoryview, name: str) -> _Head:
 def _checked_index(view: memoryview, head: _Head, name: str) -> memoryview:
     body_at = head.index_at + padded(head.index_length)
     if zlib.crc32(view[head.index_at : body_at]) != head.index_crc:
-        raise _damaged(name, "was changed after it was written: its index differs")
+        raise _damaged(name, "the object was changed after a broker had written it: its index differs")
     return view[head.index_at : head.index_at + head.index_length]
 
 
@@ -295,7 +295,7 @@ def _checksum(head: bytes | memoryview) -> int:
 
 
 def _damaged(name: str, what: str) -> JournalDamaged:
-    return JournalDamaged(f"{name} {what}", path=name, position=0)
+    return JournalDamaged(f"{name}: {what}", path=name, position=0)
 
 
 class ListedJournal(NamedTuple):

@@ -101,7 +101,7 @@ class SlotWriter:
                 await self._check_mine(header)
         except StoreUnavailable as error:
             self.failing = error
-            logger.warning("the journal object %s is not stored yet; retrying: %s", name, error)
+            logger.warning("the journal object %s is not stored yet (%s); retrying", name, error)
             return False
         self.failing = None
         return True
@@ -145,7 +145,7 @@ class SlotWriter:
                 f"the journal object {name} exists but cannot be read, so it is unknown which broker wrote it"
             ) from error
         if nonce != header.nonce:
-            raise Fenced(f"a recovery of this broker's journal has written {name}")
+            raise Fenced(f"another broker has begun to recover this broker's journal, and has written {name}")
 
 
 @dataclass(eq=False, slots=True)
@@ -350,7 +350,7 @@ class ObjectJournal:
                 self._oldest = end
         except StoreUnavailable as error:
             logger.warning(
-                "objects of journal %s could not be deleted; trying again later: %s",
+                "objects of journal %s could not be deleted (%s); trying again later",
                 journal_folder(self._broker),
                 error,
             )

@@ -105,6 +105,9 @@ class DeadObjectJournal:
     async def fence(self) -> None:
         self._slots = await fence(self._store, self._headers, self._is_recovered)
 
+    async def look(self) -> None:
+        pass
+
     @property
     def numbers(self) -> range:
         """Returns the numbers of the slots that count, once they are fenced."""
@@ -168,12 +171,12 @@ async def read_slots(store: ObjectStore, broker: str, slots: range, claim: Claim
             try:
                 beginning = await ahead.popleft()
             except FileNotFoundError as error:
-                raise _missing(broker, number, "it was there before") from error
+                raise _missing(broker, number, "the object existed before") from error
             await claim(slot_bytes(beginning, name))
             try:
                 commit = await _read_rest(store, name, beginning)
             except FileNotFoundError as error:
-                raise _missing(broker, number, "it was there before") from error
+                raise _missing(broker, number, "the object existed before") from error
             del beginning
             yield commit
             del commit  # its memory may be let go of while room for the next one is claimed
@@ -193,7 +196,7 @@ async def read_terms(store: ObjectStore, broker: str, slots: range) -> dict[tupl
             if (end := index_end(data, name)) > len(data):
                 data += await store.read(name, len(data), end)
         except FileNotFoundError as error:
-            raise _missing(broker, number, "it was there before") from error
+            raise _missing(broker, number, "the object existed before") from error
         return slot_terms(data, name)
 
     return highest(await gather_bounded(BATCH, read, slots))
@@ -264,9 +267,16 @@ class _Scans:
         number = run.end
         if number in self.headers and self.headers[number].kind is SlotKind.FENCE:
             if number == self._doubted:
-                raise _missing(self._broker, number, f"a fence is in its place, below slot {run.reached}")
+                raise _missing(
+                    self._broker,
+                    number,
+                    "another object has its number, which a recovery wrote to end the journal; but the journal "
+                    f"continued up to object number {run.reached - 1}",
+                )
         elif not await self.add_unlisted(number) and number == self._doubted:
-            raise _missing(self._broker, number, f"all slots below {run.reached} were acknowledged or read before")
+            raise _missing(
+                self._broker, number, f"the journal once contained all objects with numbers below {run.reached}"
+            )
         self._doubted = number
 
     async def add_unlisted(self, number: int) -> bool:
@@ -419,8 +429,8 @@ async def _end_if_empty(store: ObjectStore, headers: SlotHeaders, numbers: Seque
     newest, folder = await newest_data(store, headers.broker, numbers), journal_folder(headers.broker)
     if newest is not None and newest.seen.generation >= headers.seen()[0]:
         logger.warning(
-            "keeping the journal %s with %d objects, because it may still be needed, although "
-            "coordination does not know it",
+            "keeping the journal %s with %d objects: coordination does not know this journal, but its messages may "
+            "still be needed",
             folder,
             len(numbers),
         )
@@ -428,8 +438,8 @@ async def _end_if_empty(store: ObjectStore, headers: SlotHeaders, numbers: Seque
     await fence(store, headers)
     await put_done(store, headers.broker)
     logger.info(
-        "closed the journal %s, which coordination does not know, because it contains no "
-        "messages that are still needed",
+        "closed the journal %s, because it contains no messages that are still needed; coordination does not know "
+        "this journal",
         folder,
     )
 
@@ -442,9 +452,5 @@ async def _is_old(store: ObjectStore, broker: str, numbers: list[int]) -> bool:
         names = [slot_name(broker, number) for number in batch]
         if min(await asyncio.gather(*map(store.age_s, names))) < KEPT_S:
             return False
-        headers = await asyncio.gather(*(read_header(store, broker, number) for number in batch))
-        if any(header.broker != broker for header in headers):
-            raise JournalDamaged(
-                f"{names[0]} and other objects do not belong to the journal of that broker", path=names[0], position=0
-            )
+        await asyncio.gather(*(read_header(store, broker, number) for number in batch))  # raises for another's
     return True

@@ -197,19 +197,21 @@ def _casts(schema: pa.Schema, intake: Intake) -> dict[str, Cast]:
     for field in schema:
         name = field.name
         if name == "_reference":
-            raise _unfit(name, "is not allowed: publish references as JSON or NDJSON")
+            raise _unfit(name, "the column '_reference' is not allowed: publish references as JSON or NDJSON")
         if name not in wanted:
-            raise _unfit(name, f"is not one of {', '.join(list(wanted)[:20])}")
+            raise _unfit(name, f"the column {name[:100]!r} is not one of {', '.join(list(wanted)[:20])}")
         if name in casts:
-            raise _unfit(name, "occurs twice")
+            raise _unfit(name, f"the column {name[:100]!r} occurs twice")
         kind = wanted[name].type
         cast = _field_caster(field.type, wanted[name])
         if cast is None:
-            raise _unfit(name, f"is {str(field.type)[:200]}, which cannot be converted to {kind}")
+            raise _unfit(
+                name, f"the column {name[:100]!r} is {str(field.type)[:200]}, which cannot be converted to {kind}"
+            )
         casts[name] = cast
     for field in intake.layout.values:
         if field.name not in casts and (not field.nullable or intake.layout.format is not Format.TYPED):
-            raise _unfit(field.name, "is missing")
+            raise _unfit(field.name, f"the column {field.name[:100]!r} is missing")
     return casts
 
 
@@ -238,7 +240,8 @@ def _cast(name: str, cast: Cast, chunks: list[pa.Array], intake: Intake) -> pa.A
             limit_bytes=limit,
         ) from None
     except _ARROW_ERRORS as error:
-        raise _unfit(name, f"holds a value that does not fit: {_brief(error)}") from None
+        detail = f"the column {name[:100]!r} has a value that cannot be converted to the topic's type for this column"
+        raise _unfit(name, f"{detail}: {_brief(error)}") from None
     return column
 
 
@@ -341,7 +344,7 @@ def _text_keys(column: pa.Array, field: str, errors: Errors) -> pa.Array:
             try:
                 found.append(json_values.key_in(text.strip(), field))
             except ValueError as error:
-                errors.append(InvalidRow(row, "value", f"{field}: {error}"))
+                errors.append(InvalidRow(row, "value", f"{field} is not valid: {error}"))
                 found.append(None)
         return pa.array(found, pa.string())
 
@@ -358,8 +361,8 @@ def _rows(mask: pa.Array, column: str, reason: str) -> Errors:
     return [InvalidRow(int(row), column, reason) for row in found]
 
 
-def _unfit(name: str, reason: str) -> InvalidRequest:
-    return InvalidRequest(f"the column {name[:100]!r} {reason}", field=name[:100], reason=reason)
+def _unfit(name: str, detail: str) -> InvalidRequest:
+    return InvalidRequest(detail, field=name[:100], reason=detail)
 
 
 def _brief(error: BaseException) -> str:

@@ -242,13 +242,11 @@ def _read_reference(raw: Any, fields: Mapping[str, Any], index: int, intake: Int
         return read(msgspec.json.encode({name: fields[name] for name in fields if name != "reference"}), index, intake)
     if beside := fields.keys() & {"value", "value_base64"}:
         raise Refusal(
-            f"reference: the message also has {beside.pop()}; a message must have either a value "
-            "or a reference, not both"
+            f"the message has both a reference and the field {beside.pop()}; a message must have either a value "
+            "or a reference"
         )
     if intake.layout.format is Format.TYPED:
-        raise Refusal(
-            "reference: messages of a typed topic cannot have references, only messages of json and bytes topics"
-        )
+        raise Refusal("messages of json and bytes topics can have a reference, but messages of a typed topic cannot")
     try:
         message = decode_reference(raw)
     except msgspec.DecodeError as error:
@@ -312,7 +310,7 @@ def check_value(value: bytes, key: str | None, intake: Intake) -> str | None:
             return json_values.agree_on_key(key, typed_values.keys_of(row, layout.values, field)[0].as_py(), field)
         return json_values.agree_on_key(key, json_values.key_in(value, field), field)
     except msgspec.ValidationError as error:
-        raise Refusal(f"{field}: {in_words(error)}") from None
+        raise Refusal(f"{field} is not valid: {in_words(error)}") from None
     except ValueError as error:
         raise Refusal(str(error)) from None
 
@@ -467,9 +465,9 @@ def lifetime_s(given: float | str) -> float:
     try:
         found = seconds_of(given)
     except ValueError as error:
-        raise Refusal(f"expires_in_s: {error}") from None
+        raise Refusal(f"expires_in_s {error}") from None
     if not 0 < found <= MAX_EXPIRES_S:
-        raise Refusal(f"expires_in_s is {given[:SHOWN]!r}; it must be more than 0 and at most {MAX_EXPIRES_S} seconds")
+        raise Refusal(f"expires_in_s must be more than 0 and at most {MAX_EXPIRES_S} seconds, not {given[:SHOWN]!r}")
     return found
 
 

@@ -34,7 +34,15 @@ from seaweedq.segments.entry import (
     segment_folder,
 )
 from seaweedq.segments.keyrange import KeyRange, tiles_key_space
-from seaweedq.segments.layout import MAX_SCHEMA_ID, OFFSET_FIELD, OPTIONAL_FIELDS, TIMESTAMP, TIMESTAMP_FIELD, unheld
+from seaweedq.segments.layout import (
+    MAX_SCHEMA_ID,
+    OFFSET_FIELD,
+    OPTIONAL_FIELDS,
+    TIMESTAMP,
+    TIMESTAMP_FIELD,
+    identity,
+    unheld,
+)
 from seaweedq.segments.producers import ProducerTables
 
 _QUEUE_FIELDS = (OFFSET_FIELD, TIMESTAMP_FIELD, *OPTIONAL_FIELDS)
@@ -396,6 +404,8 @@ def disagreement(
         return f"offset {first + int(lost[0])} is in the files, but the broker does not return it"
     kept = rows.filter(pa.array(~missing)) if missing.any() else rows
     if earlier:
+        names = {identity(one): one.name for one in answer.schema}
+        kept = kept.rename_columns([names.get(identity(one), one.name) for one in kept.schema])
         kept = kept.select([name for name in kept.column_names if name in answer.schema.names])
     return _different(kept, answer)
 

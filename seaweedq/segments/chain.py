@@ -35,6 +35,7 @@ from seaweedq.concurrency.deadline import Sleep
 from seaweedq.concurrency.pools import Pool
 from seaweedq.errors import ChainDamaged, Fenced, NeedsNewerBroker, StoreUnavailable
 from seaweedq.segments.entry import EntryMetadata, EntryName, open_entry, segment_folder
+from seaweedq.storage.file_cache import distrust
 from seaweedq.storage.interface import ObjectStore, Pauses
 
 MARKS = 512
@@ -263,7 +264,7 @@ class Chain:
                 break
             except StoreUnavailable as error:
                 self.failing = error
-                logger.warning("cannot store %s%s yet; retrying: %s", self.folder, self.next, error)
+                logger.warning("cannot store %s%s yet (%s); retrying", self.folder, self.next, error)
                 await pauses.wait()
         self.failing = None
         self._store.worked.wake()
@@ -394,7 +395,9 @@ class Chain:
             parquet, metadata = open_entry(file, path)
             self.facts[name] = EntryFacts(metadata.schema_id, metadata.max_timestamp_us)
             return file, parquet, metadata
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, ChainDamaged):
+                distrust(file)
             file.close()
             raise
 
@@ -407,7 +410,9 @@ class Chain:
                 f"the file {path} exists but cannot be read, so it is unknown which broker wrote it"
             ) from error
         except NeedsNewerBroker as error:
-            raise Fenced(f"a newer broker wrote {path}, so this broker no longer owns the segment") from error
+            raise Fenced(
+                f"a broker with a newer version of seaweedq wrote {path}, so this broker no longer owns the segment"
+            ) from error
         if there.nonce != metadata.nonce:
             raise Fenced(f"broker {there.broker} wrote {path}, so this broker no longer owns the segment")
 

@@ -200,7 +200,7 @@ def _headers_of(index: bytes | memoryview) -> list[_Header]:
     try:
         return _decoder.decode(index)
     except msgspec.DecodeError as error:
-        raise needs_newer(f"the journal contains a record that this broker cannot read ({error})") from error
+        raise needs_newer(f"this broker cannot read a record of the journal: {error}") from error
 
 
 class Content(Protocol):
@@ -281,7 +281,7 @@ def read_header(data: bytes | memoryview, size: int, path: str) -> FileHeader | 
             FILES.check(version, path)
             return FileHeader(*fields)
     if size > FILE_HEADER_BYTES:
-        raise _damaged(path, 0, "has a damaged header")
+        raise _damaged(path, 0, "the file has a damaged header")
     return None
 
 
@@ -295,10 +295,10 @@ def read_commits(data: Content, path: str, end: int | None = None) -> Generator[
     header = read_header(data[:FILE_HEADER_BYTES], size, path)
     if header is None:
         if end is not None:
-            raise _damaged(path, 0, "has no header, although another file follows")
+            raise _damaged(path, 0, "the file has no header, although it is not the journal's last file")
         return 0
     if end is not None and not FILE_HEADER_BYTES <= end <= size:
-        raise _damaged(path, size, f"is cut off: the next file states that it ends at byte {end}")
+        raise _damaged(path, size, f"the file is cut off: according to the next file, this file ends at byte {end}")
     at, number = FILE_HEADER_BYTES, header.first_commit
     while found := _whole_commit(data, at, size if end is None else end, header.file_id, number):
         commit, at = found
@@ -307,9 +307,13 @@ def read_commits(data: Content, path: str, end: int | None = None) -> Generator[
         del commit  # its memory may be let go of before the next one is read
         number += 1
     if end is not None and at != end:
-        raise _damaged(path, at, f"has a damaged commit before its end at byte {end}")
+        raise _damaged(
+            path,
+            at,
+            f"the commit at this byte is damaged: according to the next file, commits continue up to byte {end}",
+        )
     if end is None and _is_followed(data, at, header.file_id, number):
-        raise _damaged(path, at, "has a damaged commit, although a later commit follows")
+        raise _damaged(path, at, "the file has a damaged commit, and a valid commit after it")
     return at
 
 
@@ -374,4 +378,4 @@ def _numbers_behind(data: Content, at: int, file_id: bytes) -> Iterator[int]:
 
 
 def _damaged(path: str, position: int, what: str) -> JournalDamaged:
-    return JournalDamaged(f"{path} at byte {position} {what}", path=path, position=position)
+    return JournalDamaged(f"{path}, byte {position}: {what}", path=path, position=position)

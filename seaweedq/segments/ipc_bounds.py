@@ -43,12 +43,13 @@ def check_bounds(body: pa.Buffer, limit_bytes: int) -> None:
     for number, message in enumerate(messages(body)):
         if number >= MAX_MESSAGES:
             raise RequestTooLarge(
-                f"the stream has more than {MAX_MESSAGES} messages; send larger record batches", limit_bytes=limit_bytes
+                f"the Arrow stream has more than {MAX_MESSAGES} IPC messages; put more rows into each record batch",
+                limit_bytes=limit_bytes,
             )
         lengths = _lengths(message)
         total, buffers = total + sum(lengths), buffers + len(lengths)
         if total > limit_bytes or buffers > MAX_BUFFERS:
-            detail = f"the stream has more than {limit_bytes} bytes (decompressed) or {MAX_BUFFERS} buffers"
+            detail = f"the Arrow stream has more than {limit_bytes} bytes (decompressed) or {MAX_BUFFERS} buffers"
             raise RequestTooLarge(
                 f"{detail}; split the stream, or upload it as a file and import the file", limit_bytes=limit_bytes
             )

@@ -12,19 +12,21 @@ those that Iceberg keeps for itself; docs/reference/files.md lists them. An id i
 
 A typed topic's schema has *versions*, and each batch of rows has the columns of one. Rows stay as they are in memory,
 in journals and in files; they are *raised* to a later version where they are put beside rows of that version, or shown.
-So a version adds optional columns, widens types and drops columns (segments/evolution): no value changes when it is
-raised, and those of dropped columns are no longer shown. No name is ever used for another column, so a column that a
-version lacks, of rows of an earlier one, was dropped. Rows that are to be stored with a value there are not raised.
+So a version adds optional columns, widens types, and renames and drops columns (segments/evolution): no value changes
+when it is raised, and those of dropped columns are no longer shown. Columns of versions are found by their ids. No id
+is ever used for another column, so a column that a version lacks, of rows of an earlier one, was dropped. Rows that are
+to be stored with a value there are not raised.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
-from seaweedq.errors import NotReady
+from seaweedq.errors import NotReady, SchemaMismatch
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.map_(pa.string(), pa.string())
@@ -45,7 +47,8 @@ SMALL_BYTES, SAMPLE = 64 * 1024, 32  # batches smaller than this, on average of 
 SCHEMA_ID = b"schema-id"
 FIELD_ID = b"PARQUET:field_id"
 MAX_USER_ID = 1_999_999_999  # of a schema's field
-MAX_SCHEMA_ID = 1_000_000  # that a schema may state of itself; later versions have the next ones
+MAX_SCHEMA_ID = 1_000_000
+MAX_FIRST_ID = MAX_SCHEMA_ID - 1_000  # of a topic's first version: a thousand later ones have the next ids
 VALUE_ID = 1  # of `value`, on topics without a schema
 QUEUE_IDS = {
     "_offset": 2_147_000_000,
@@ -96,6 +99,12 @@ class Layout:
         kind = pa.string() if format is Format.JSON else pa.binary()
         return Layout(format, pa.schema([pa.field("value", kind)]))
 
+    @cached_property
+    def file(self) -> pa.Schema:
+        """The columns of files: `table`, with an id for each."""
+        ids = QUEUE_IDS if self.format is Format.TYPED else QUEUE_IDS | {"value": VALUE_ID}
+        return pa.schema([_numbered(field, field.name, ids) for field in self.table])
+
     def rows(self, mask: int) -> pa.Schema:
         """Returns the schema of rows whose optional columns are those in `mask` (bit n: OPTIONAL_FIELDS[n])."""
         schema = self._rows.get(mask)
@@ -108,7 +117,8 @@ class Layout:
         """Returns the layout of the version of this id, whose rows, or whose files, have these columns."""
         fields = [field for field in there if not field.name.startswith("_")]
         found = pa.schema(fields, {SCHEMA_ID: str(schema_id)} if self.format is Format.TYPED else None)
-        return self if found.equals(self.values) else Layout(self.format, found)
+        is_own = self.format is not Format.TYPED or schema_id == self.schema_id
+        return self if is_own and found.equals(self.values) else Layout(self.format, found)
 
     def raised(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Returns rows of this version or of an earlier one with the columns of this one, without those that were
@@ -116,34 +126,60 @@ class Layout:
         if self.format is not Format.TYPED:
             return rows
         schema = self.rows(mask_of(rows))
-        if rows.schema.equals(schema):  # mostly the same object, so that no field is compared
-            return rows
         there = rows.schema
+        if there.equals(schema, check_metadata=True):  # mostly the same object, so that no field is compared
+            return rows  # the metadata has the id of the version: an earlier one may have had the same columns
         if (at := unheld(there, schema, dropped=self._is_earlier(there))) is not None:
-            raise NotReady(f"the field {at!r} belongs to a newer version of the topic's schema; try again")
+            raise NotReady(
+                f"the field {at!r} belongs to a version of the topic's schema that this broker does not know yet; "
+                "try again"
+            )
         queue = [rows.column(field.name) for field in schema if field.name.startswith("_")]
-        return pa.RecordBatch.from_arrays([*queue, *self.values_of(rows)], schema=schema)
+        return pa.RecordBatch.from_arrays([*queue, *self._values(rows, identity)], schema=schema)
 
     def dropped_value(self, rows: pa.RecordBatch) -> str | None:
         """Returns a field that this version has dropped, and that has a value in these rows; None if there is none."""
         if not self._is_earlier(rows.schema):
             return None
+        own = {*map(identity, self.values)}
         for at, one in enumerate(rows.schema):
-            gone = not one.name.startswith("_") and self.values.get_field_index(one.name) < 0
+            gone = not one.name.startswith("_") and identity(one) not in own
             if gone and rows.column(at).null_count < rows.num_rows:
                 return str(one.name)
         return None
+
+    def check_values(self, rows: pa.RecordBatch, topic: str) -> None:
+        """Raises SchemaMismatch if rows of the topic have a value in a field that this version has dropped."""
+        if (name := self.dropped_value(rows)) is not None:
+            own = schema_id_of(rows.schema)
+            needed = f", and not as version {own}, which requires it" * (not rows.schema.field(name).nullable)
+            detail = (
+                f"a message has a value for the field {name!r}, which version {self.schema_id} of the schema of topic "
+                f"{topic!r} no longer has; publish the messages again without this field{needed}"
+            )
+            raise SchemaMismatch(detail, topic=topic, schema_id=self.schema_id, field=name)
 
     def _is_earlier(self, there: pa.Schema) -> bool:
         """Tells whether rows of these columns are of an earlier version."""
         return SCHEMA_ID in (there.metadata or {}) and schema_id_of(there) < self.schema_id
 
     def values_of(self, rows: pa.RecordBatch) -> list[pa.Array]:
-        """Returns the columns `values` of rows that they hold (`unheld`)."""
+        """Returns the columns `values` of rows of another topic, found by their names. Raises NotReady if these columns
+        do not hold the rows (`unheld`), because a value would be lost: a schema has changed since that was checked."""
+        there = pa.schema([one for one in rows.schema if not one.name.startswith("_")])
+        if (at := unheld(there, self.values, by_name)) is not None:
+            raise NotReady(
+                f"the rows come from another topic and have the field {at!r}, which this topic's schema cannot hold, "
+                "because one of the two schemas has just changed; try again"
+            )
+        return self._values(rows, by_name)
+
+    def _values(self, rows: pa.RecordBatch, by: "By") -> list[pa.Array]:
+        places = {by(one): at for at, one in enumerate(rows.schema)}
         found = []
         for one in self.values:
-            at = rows.schema.get_field_index(one.name)
-            column = pa.nulls(rows.num_rows, one.type) if at < 0 else rows.column(at)
+            at = places.get(by(one))
+            column = pa.nulls(rows.num_rows, one.type) if at is None else rows.column(at)
             found.append(column if column.type == one.type else column.cast(one.type))
         return found
 
@@ -160,7 +196,10 @@ class Layout:
         """
         if not batches:
             return self.table.empty_table()
-        rows = pa.concat_tables([pa.Table.from_batches([rows]) for _, rows in batches], promote_options="default")
+        try:
+            rows = pa.Table.from_batches([rows for _, rows in batches])
+        except pa.ArrowInvalid:  # some lack optional columns; one by one they take twenty times as long
+            rows = pa.concat_tables([pa.Table.from_batches([rows]) for _, rows in batches], promote_options="default")
         sample = batches[:: len(batches) // SAMPLE + 1]  # to ask all of them takes as long as to copy them
         if sum(batch.nbytes for _, batch in sample) < SMALL_BYTES * len(sample):
             rows = rows.combine_chunks()
@@ -175,12 +214,37 @@ class Layout:
         return [offsets(first_offset, count), *found]
 
 
-def unheld(before: pa.Schema, after: pa.Schema, *, dropped: bool = False) -> str | None:
-    """Returns a field of columns which others, those of a later version or of another topic, do not hold; None if they
-    hold all rows. With `dropped`, a field that the others lack was dropped, and need not be held."""
-    own = {one.name: one for one in after}
+By = Callable[[pa.Field], int | str]
+
+
+def by_name(one: pa.Field) -> str:
+    """Returns what a column is known by in all topics."""
+    return str(one.name)
+
+
+def identity(one: pa.Field) -> int | str:
+    """Returns what a column is known by in all versions of a topic's schema: its id, or the name of the queue's own,
+    and of one that has no id."""
+    number = None if one.name.startswith("_") else (one.metadata or {}).get(FIELD_ID)
+    return str(one.name) if number is None else int(number)
+
+
+def renamed(name: str | None, before: pa.Schema, after: pa.Schema) -> str | None:
+    """Returns the name that the field of this name in one version of a schema has in another version; a name that is in
+    neither stays as it is."""
+    at = -1 if name is None or before is after else before.get_field_index(name)
+    if at < 0:
+        return name
+    known = identity(before.field(at))
+    return next((str(one.name) for one in after if identity(one) == known), name)
+
+
+def unheld(before: pa.Schema, after: pa.Schema, by: By = identity, *, dropped: bool = False) -> str | None:
+    """Returns a field of columns which others, those of a later version or (by name) of another topic, do not hold;
+    None if they hold all rows. With `dropped`, a field that the others lack was dropped, and need not be held."""
+    own = {by(one): one for one in after}
     for one in before:
-        known = own.pop(one.name, None)
+        known = own.pop(by(one), None)
         if known is None and dropped:
             continue
         if known is None or (one.nullable and not known.nullable):
@@ -214,12 +278,6 @@ def mask_of(rows: pa.RecordBatch) -> int:
         if optional.name in names:
             mask |= 1 << bit
     return mask
-
-
-def file_schema(layout: Layout) -> pa.Schema:
-    """Returns the columns of files: `layout.table`, with an id for each."""
-    ids = QUEUE_IDS if layout.format is Format.TYPED else QUEUE_IDS | {"value": VALUE_ID}
-    return pa.schema([_numbered(field, field.name, ids) for field in layout.table])
 
 
 def _numbered(field: pa.Field, path: str, ids: dict[str, int]) -> pa.Field:

@@ -76,11 +76,13 @@ GUARDS: Mapping[Kind, Guard] = {
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """A request's producer and the inclusive range of its sequence numbers."""
+    """A request's producer and the inclusive range of its sequence numbers. With `only_repeats`, the rows count only if
+    they were stored before: they would be refused today."""
 
     producer: str
     low: int
     high: int
+    only_repeats: bool = False
 
 
 class RecentRequest(msgspec.Struct, array_like=True, frozen=True):

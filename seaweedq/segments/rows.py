@@ -1,8 +1,10 @@
 """How rows are built from single messages or loose columns, whose values have been checked: nothing here refuses a
 message. Apart from `layout`, since the client and `seaweedq sql` start without numpy."""
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -11,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seaweedq.segments.layout import HEADERS, REFERENCE, TIMESTAMP, Format, Layout, mask_of
+
+FEW = 64  # values up to which Python is faster than numpy has begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +111,12 @@ def _filled(part: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def binaries(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Builds a string or binary column from bytes-like objects, without checking the bytes."""
-    ends = np.zeros(len(values) + 1, np.int32)
-    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=ends[1:])
+    ends: Any
+    if len(values) <= FEW:
+        ends = array("i", accumulate(map(len, values), initial=0))
+    else:
+        ends = np.zeros(len(values) + 1, np.int32)
+        np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=ends[1:])
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))])
 
 

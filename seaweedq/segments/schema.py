@@ -38,7 +38,7 @@ _PRIMITIVES = {
     "uuid": pa.string(),
     "binary": pa.binary(),
 }
-
+_TEXTS = {kind: name for name, kind in _PRIMITIVES.items() if name not in _AS_TEXT}
 
 _MEANT = {  # by the names of other systems
     **dict.fromkeys(("bool", "bit"), "boolean"),
@@ -85,7 +85,7 @@ def parse_schema(stated: Any) -> pa.Schema:
     schema: _Schema = _converted(_Schema, stated, "schema")
     fields: list[_Field] = [_converted(_Field, field, _name_of(field)) for field in schema.fields]
     if not 1 <= len(fields) <= MAX_FIELDS:
-        raise _refused("schema", f"it has {len(fields)} fields; 1 to {MAX_FIELDS} are allowed")
+        raise _refused("schema", f"the schema must have 1 to {MAX_FIELDS} fields, not {len(fields)}")
     _check_names([field.name for field in fields])
     _check_ids({field.name: field.id for field in fields})
     _check_identifiers(schema.identifier_field_ids, fields)
@@ -122,7 +122,16 @@ def type_text(field: pa.Field) -> str:
     if pa.types.is_fixed_size_binary(kind):
         return f"fixed[{kind.byte_width}]"
     mark = (field.metadata or {}).get(_MARK, b"").decode()
-    return mark or next(name for name, known in _PRIMITIVES.items() if known == kind and name not in _AS_TEXT)
+    return mark or _TEXTS[kind]
+
+
+def plain_type(kind: str) -> str:
+    """Returns a type as schemas state it in one spelling: without spaces and leading zeros."""
+    if found := _DECIMAL.fullmatch(kind):
+        return f"decimal({int(found[1])},{int(found[2])})"
+    if found := _FIXED.fullmatch(kind):
+        return f"fixed[{int(found[1])}]"
+    return kind
 
 
 def _name_of(stated: Any) -> str:
@@ -133,7 +142,7 @@ def _converted(model: Any, stated: Any, name: str) -> Any:
     try:
         return msgspec.convert(stated, model)
     except msgspec.ValidationError as error:
-        raise _refused(name, f"it is not valid in an Iceberg schema: {in_words(error)[:500]}") from None
+        raise _refused(name, f"this is not allowed in an Iceberg schema: {in_words(error)[:500]}") from None
 
 
 def _arrow_field(field: _Field) -> pa.Field:
@@ -151,11 +160,15 @@ def _arrow_type(field: _Field) -> pa.DataType:
     if found := _DECIMAL.fullmatch(kind):
         precision, scale = map(int, found.groups())
         if not (1 <= precision <= 38 and scale <= precision):
-            raise _refused(field.name, f"{kind} needs a precision of 1 to 38 and a scale of 0 to the precision")
+            raise _refused(
+                field.name,
+                f"the type is {kind}; its precision must be between 1 and 38, and its scale between 0 and "
+                "the precision",
+            )
         return pa.decimal128(precision, scale)
     if found := _FIXED.fullmatch(kind):
         if not 1 <= int(found[1]) <= 65_536:
-            raise _refused(field.name, f"{kind} needs a length of 1 to 65,536")
+            raise _refused(field.name, f"the type is {kind}; its length must be 1 to 65,536")
         return pa.binary(int(found[1]))
     meant = _MEANT.get(kind.lower())
     hint = f"use {meant!r}" if meant else f"use one of {', '.join(_PRIMITIVES)}, decimal(P, S), fixed[N]"
@@ -166,11 +179,14 @@ def _check_names(names: list[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if not name or len(name) > 255 or not name.isprintable() or not _QUOTING.isdisjoint(name):
-            raise _refused(name, 'a name must have 1 to 255 printable characters, none of them " or \\')
+            raise _refused(name, 'a field name must have 1 to 255 printable characters other than " and \\')
         if name.startswith("_") or name.casefold() == PARTITION_COLUMN:
-            raise _refused(name, f"names that begin with _, and {PARTITION_COLUMN}, are reserved for the queue")
+            raise _refused(
+                name,
+                f"a field name must not begin with _ and must not be {PARTITION_COLUMN}: seaweedq reserves these names",
+            )
         if name.casefold() in seen:
-            raise _refused(name, "names must be unique, ignoring case")
+            raise _refused(name, "two fields have the same name (case is ignored)")
         seen.add(name.casefold())
 
 
@@ -178,7 +194,7 @@ def _check_ids(ids: dict[str, int]) -> None:
     seen: set[int] = set()
     for name, number in ids.items():
         if not 1 <= number <= MAX_USER_ID or number in seen:
-            raise _refused(name, f"the id {number} must be unique and between 1 and {MAX_USER_ID}")
+            raise _refused(name, f"the field's id, {number}, must be unique, and between 1 and {MAX_USER_ID}")
         seen.add(number)
 
 

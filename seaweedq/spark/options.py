@@ -90,8 +90,7 @@ class Options:
         check_order(made.starting, made.ending, (f"starting{kind}", f"ending{kind}"))
         if made.max_offsets is not None and (made.min_offsets or 0) > made.max_offsets:
             raise ValueError(
-                f"minOffsetsPerTrigger is {made.min_offsets}; it must be at most maxOffsetsPerTrigger, which is "
-                f"{made.max_offsets}"
+                f"minOffsetsPerTrigger must be at most maxOffsetsPerTrigger={made.max_offsets}, not {made.min_offsets}"
             )
         return made
 
@@ -122,7 +121,7 @@ class WriteOptions:
         if invalid == given["topic"]:
             raise ValueError(
                 f"invalidRows is {invalid!r}, which is also the topic to which the valid rows are "
-                f"written; it must be {FAIL!r} or another topic"
+                f"written; invalidRows must be {FAIL!r} or another topic"
             )
         return WriteOptions(
             _url(given),
@@ -138,7 +137,7 @@ def _given(options: Mapping[str, str], allowed: Sequence[str]) -> dict[str, str]
     names = {name.lower(): name for name in allowed}
     given = {_official_name(name, names): value for name, value in options.items()}
     if not given.get("topic"):
-        raise ValueError("the option topic is missing; it must be the name of a topic")
+        raise ValueError("the option topic is missing; set it to the name of a topic")
     return given
 
 
@@ -158,11 +157,11 @@ def _write_name(given: Mapping[str, str]) -> tuple[str | None, int]:
         return None, 0
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,128}", writer) or writer.startswith(OWN_WRITERS):
         raise ValueError(
-            f"writeId is {writer!r}; it must have 1 to 128 of the characters A-Z, a-z, 0-9, '.', "
+            f"writeId is {writer!r}; writeId must have 1 to 128 of the characters A-Z, a-z, 0-9, '.', "
             f"'_' and '-', and must not begin with {' or '.join(map(repr, OWN_WRITERS))}"
         )
     if not re.fullmatch(r"[0-9]{1,19}", number) or int(number) >= 2**63:
-        raise ValueError(f"writeNumber is {number!r}; it must be a whole number of at least 0 and below 2^63")
+        raise ValueError(f"writeNumber must be a whole number of at least 0 and below 2^63, not {number!r}")
     return writer, int(number)
 
 
@@ -171,10 +170,10 @@ def _official_name(name: str, names: Mapping[str, str]) -> str:
         return names[name.lower()]
     if name.lower() == "pushdown" and "columns" in names:
         raise ValueError(
-            "the option pushdown does not exist: Spark up to 4.3.0 applies the filters of one "
-            "query to other queries of the same DataFrame, which then return wrong rows. Use the "
-            "options for offsets, times and columns, or use read_topic, which filters rows "
-            "correctly"
+            "there is no option 'pushdown', because Spark up to 4.3.0 has a bug: Spark applies one "
+            "query's filters to other queries of the same DataFrame, which then return wrong rows. "
+            "To read fewer rows, use the options for offsets, times and columns, or use read_topic, "
+            "which filters rows correctly"
         )
     nearest = get_close_matches(name.lower(), names, 1, 0) or ["topic"]
     raise ValueError(
@@ -188,7 +187,7 @@ def _columns(text: str | None) -> tuple[str, ...] | None:
         return None
     if not text.strip():
         return ()
-    detail = f"columns is {text!r}; it must be names of columns, each once, separated by commas, or a JSON list"
+    detail = f"columns must be names of columns, each once, separated by commas, or a JSON list, not {text!r}"
     try:
         names = json.loads(text) if text.lstrip().startswith("[") else [each.strip() for each in text.split(",")]
     except ValueError:
@@ -217,7 +216,7 @@ def _offsets(name: str, text: str, words: tuple[str, ...]) -> dict[int, int]:
         return {int(segment): offset for segment, offset in found.items()}
     except ValueError:
         allowed = ", ".join(map(repr, words))
-        detail = f'{name} is {text!r}; it must be {allowed}, or JSON of segments and offsets such as {{"3": 100}}'
+        detail = f'{name} must be {allowed}, or JSON of segments and offsets such as {{"3": 100}}, not {text!r}'
         raise ValueError(detail) from None
 
 
@@ -230,15 +229,13 @@ def _time(name: str, text: str) -> datetime:
             return moment
     except (ValueError, OverflowError):
         pass
-    raise ValueError(
-        f"{name} is {text!r}; it must be milliseconds since 1970, or a time such as '2026-01-31T12:00:00Z'"
-    )
+    raise ValueError(f"{name} must be milliseconds since 1970, or a time such as '2026-01-31T12:00:00Z', not {text!r}")
 
 
 def _truth(given: Mapping[str, str], name: str, default: bool) -> bool:
     text = given.get(name, str(default)).lower()
     if text not in ("true", "false"):
-        raise ValueError(f"{name} is {text!r}; it must be true or false")
+        raise ValueError(f"{name} must be true or false, not {text!r}")
     return text == "true"
 
 
@@ -254,14 +251,14 @@ def _count(given: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < 1:
-        raise ValueError(f"{name} is {text!r}; it must be a whole number of at least 1")
+        raise ValueError(f"{name} must be a whole number of at least 1, not {text!r}")
     return int(text)
 
 
 def _bytes(given: Mapping[str, str], name: str, default: int) -> int:
     match = re.fullmatch(r"([0-9]{1,18})([kmg]?)b?", given.get(name, str(default)).lower())
     if not match or not int(match[1]):
-        raise ValueError(f"{name} is {given[name]!r}; it must be a number of bytes, such as 134217728 or 128m")
+        raise ValueError(f"{name} must be a number of bytes, such as 134217728 or 128m, not {given[name]!r}")
     return int(match[1]) * _UNITS_B[match[2]]
 
 
@@ -270,7 +267,7 @@ def _seconds(given: Mapping[str, str], name: str, default: float) -> float:
         return default
     match = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h)", given[name])
     if not match:
-        raise ValueError(f"{name} is {given[name]!r}; it must be a duration such as 500ms, 30s, 15m or 1h")
+        raise ValueError(f"{name} must be a duration such as 500ms, 30s, 15m or 1h, not {given[name]!r}")
     return int(match[1]) * _UNITS_S[match[2]]
 
 

@@ -95,7 +95,7 @@ BEYOND = 2**63 - 1  # a start above all offsets
 @dataclass(frozen=True)
 class TopicFacts:
     """The part of a topic's description that its reads need: the columns of files, where they are, when the topic was
-    created, which tells it from another of its name, and the version of a typed topic's schema."""
+    created, which tells it from another of its name, and the version of a typed topic's schema, that of the columns."""
 
     schema: pa.Schema
     folder: str
@@ -161,6 +161,7 @@ class PartitionReader:
             partition.as_of,
             self.options.storage,
             alone=False,
+            schema_id=facts.schema_id,
         )
         if not read.columns.names and not read.as_of:
             yield from read.empty_batches()

@@ -45,9 +45,9 @@ def with_payloads(
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     if wrong not in ("raise", "null"):
-        raise ValueError(f"wrong is {wrong!r}; it must be 'raise' or 'null'")
+        raise ValueError(f"the argument `wrong` must be 'raise' or 'null', not {wrong!r}")
     if into in frame.columns:
-        raise ValueError(f"the table already has a column {into!r}; choose another name with the argument into")
+        raise ValueError(f"the table already has a column {into!r}; set the argument `into` to another name")
     reader = PayloadReader(max_bytes, wrong, within and within.rstrip("/") + "/", dict(storage_options or {}))
     schema = StructType([*frame.schema.fields, StructField(into, BinaryType())])
     return frame.mapInArrow(_batches(reader, column, into), schema)

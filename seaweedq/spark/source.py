@@ -49,7 +49,7 @@ class Source:
         self.options.check(*STREAM_ONLY, of="batches")
         if self.options.starting == "latest":
             raise ValueError(
-                "startingOffsets is 'latest', so a batch query would read nothing; it must be 'earliest' or JSON"
+                "startingOffsets must be 'earliest' or JSON, not 'latest': a batch query would read nothing"
             )
         return BatchReader(self.options, schema, self._facts)
 
@@ -93,9 +93,7 @@ class Source:
             if options.invalid_rows:
                 kind = client.run(call("GET", topic_path(options.invalid_rows)))["format"]
                 if kind != "json":
-                    detail = (
-                        f"invalidRows is {options.invalid_rows!r}, which is a {kind} topic; it must be a json topic"
-                    )
+                    detail = f"invalidRows must be a json topic, but {options.invalid_rows!r} is a {kind} topic"
                     raise ValueError(detail)
         check_frame(schema, facts, SystemClock().now_us())
         return options, facts

@@ -23,6 +23,7 @@ from seaweedq.client.core.table import NOW, Rows, cover_rows, expiry_time
 from seaweedq.client.sync.client import Client
 from seaweedq.clock import SystemClock
 from seaweedq.errors import ClientError, SegmentNotFound
+from seaweedq.segments.layout import identity
 from seaweedq.spark.offsets import (
     Known,
     Loss,
@@ -87,6 +88,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         self._clock = SystemClock()
         self._last_s = self._clock.monotonic_s()
         self._newest: dict[str, int] | None = None
+        self._followed: int | None = None  # the newest version of the schema that was seen
         self._now = ""  # the cluster's time when the map was last asked for
 
     def __getstate__(self) -> dict[str, Any]:
@@ -221,28 +223,32 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         there: Sequence[Mapping[str, Any]] = answer["segments"]
         facts = self.describe(self._connected())
         facts.check_same(there)
-        if answer.get("schema_id") != facts.schema_id:
+        if (version := answer.get("schema_id")) not in (facts.schema_id, self._followed):
             self._follow_schema(facts)
+            self._followed = version
         self._now = answer[NOW]
         return there
 
     def _follow_schema(self, before: TopicFacts) -> None:
-        """Goes on with the topic's newest schema, as far as Spark can: the columns of a query are fixed. Raises
-        ClientError if one was dropped, or has a wider type by now, whose values Spark would not take."""
+        """Goes on with the topic's newest schema, as far as Spark can: the columns of a query are fixed, and a renamed
+        one keeps its name until the query starts again. Raises ClientError if one was dropped, or has a wider type by
+        now, whose values Spark would not take."""
         facts = TopicFacts.fetch(self._connected(), self.options.topic)
-        names = self.schema.names
-        if dropped := sorted({*names} - {*facts.schema.names}):
+        names, now = self.schema.names, {identity(one): one for one in facts.schema}
+        ids = {name: identity(before.schema.field(name)) for name in names}
+        if dropped := sorted(name for name in names if ids[name] not in now):
             raise ClientError(
                 f"version {facts.schema_id} of the schema of topic {self.options.topic!r} no longer has the fields "
                 f"{dropped}; start the query again: it then continues from its checkpoint without these fields"
             )
-        if wider := [n for n in names if facts.schema.field(n).type != before.schema.field(n).type]:
+        if wider := [n for n in names if now[ids[n]].type != before.schema.field(n).type]:
             raise ClientError(
                 f"version {facts.schema_id} of the schema of topic {self.options.topic!r} has wider "
                 f"types for {wider}; start the query again: it then continues from its checkpoint "
                 "with the wider types"
             )
-        self.facts = facts
+        if all(now[ids[name]].name == name for name in names):
+            self.facts = facts
 
     def _with_time(self, offsets: Mapping[int, int]) -> dict[str, Any]:
         """Returns offsets as Spark keeps them: with the time at which the map was asked for."""

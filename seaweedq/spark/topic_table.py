@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import pyarrow as pa
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
-from seaweedq.client.core.calls import Expired, describe_topic, flush, topic_path, with_removed
+from seaweedq.client.core.calls import Expired, describe_topic, flush, topic_path, with_newest_schema, with_removed
 from seaweedq.client.core.table import (
     SEGMENT,
     Bounds,
@@ -51,6 +51,7 @@ from seaweedq.client.sync.client import Client
 from seaweedq.clock import SystemClock
 from seaweedq.errors import ChainDamaged, ClientError, TopicNotFound
 from seaweedq.segments.entry import ENTRIES, MARKERS, EntryMetadata, EntryName, open_entry
+from seaweedq.segments.evolution import aliases_of, distinct
 from seaweedq.spark.compat import check_version, spark_schema_of
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ FOOTERS = 8  # that are read at a time
 MIB = 1024 * 1024
 DRIVER_BYTES = 32 * MIB  # of rows that are in no file, through the driver; the others come by executors
 TASK_ROWS = 200_000  # of those that one task fetches
+NO_FIELDS: Mapping[str, Any] = {"fields": ()}
 V1_SOURCES = "spark.sql.sources.useV1SourceList"
 Tail = Literal["read", "flush", "skip"]
 _FOLDER = "substring_index(substring_index(_metadata.file_path, '=', -1), '/', 1)"  # the segment's number
@@ -97,14 +99,14 @@ def read_topic(
     and ConnectionFailed if no broker answers within a client's timeout. A query that runs longer than the topic's
     `grace_s` may fail because retention has deleted a file; a query with a `store` may fail so at any time."""
     if tail not in get_args(Tail):
-        raise ValueError(f"tail is {tail!r}; it must be one of {', '.join(map(repr, get_args(Tail)))}")
+        raise ValueError(f"tail must be one of {', '.join(map(repr, get_args(Tail)))}, not {tail!r}")
     check_version(spark.version)
     check_expired(expired)
     check_order(starting, ending)
     if store is not None:
         folder = topic_folder(store, topic)
         if tail != "skip":
-            detail = "with a store it must be 'skip', because only brokers have rows that are not in files"
+            detail = "with a store, tail must be 'skip', because only brokers have rows that are not in files"
             raise ValueError(f"tail is {tail!r}; {detail}")
         frame = _frame_of_store(spark, folder, starting, ending, segments, storage or {})
         now = datetime.fromtimestamp(SystemClock().now_us() / 1e6, UTC)
@@ -117,6 +119,7 @@ def read_topic(
         if tail == "flush":
             client.run(flush(topic))
         facts, answer = client.run(describe_topic(topic))
+        facts = client.run(with_newest_schema(topic, facts))  # Spark finds the columns of files by their names
         known = client.run(with_removed(topic, answer["segments"], starting, ending, segments))
         begin, end = (client.run(bounds_by_segment(topic, known, bound)) for bound in (starting, ending))
         chosen = plan(known, begin, end, segments, tail=tail == "read")
@@ -138,7 +141,7 @@ def planned_frame(
     """Returns the planned rows of a topic, expired or not, given the topic as a broker shows it and its segments."""
     schema = spark_schema_of(table_schema(facts))
     first = {each["id"]: name for each in known if (name := each.get("start_file"))}  # brokers of before have none
-    frame = _files(spark, facts["path"], schema, chosen, first)
+    frame = _files(spark, facts["path"], schema, chosen, first, aliases_of(facts.get("schema") or NO_FIELDS))
     batches, rest = fetch_tail(client, fetch, chosen.tail)
     if batches:
         frame = frame.unionByName(spark.createDataFrame(pa.Table.from_batches(batches), schema))
@@ -155,24 +158,42 @@ def _frame_of_store(
 ) -> "DataFrame":
     if isinstance(starting, datetime) or isinstance(ending, datetime):
         raise ValueError(
-            "with a store instead of a broker, starting and ending must be offsets, because only "
-            "brokers can find the offsets of a time"
+            "if a topic is read from a store and not through a broker, the arguments `starting` and `ending` must be "
+            "offsets, because only brokers can find the offsets that belong to a time"
         )
-    chosen, schema = plan_of_store(folder, storage, starting, ending, segments)
-    return _files(spark, folder, spark_schema_of(schema), chosen, {})
+    chosen, schema, aliases = plan_of_store(folder, storage, starting, ending, segments)
+    return _files(spark, folder, spark_schema_of(schema), chosen, {}, aliases)
 
 
 def _files(
-    spark: "SparkSession", folder: str, schema: "StructType", chosen: TablePlan, first: Mapping[int, str]
+    spark: "SparkSession",
+    folder: str,
+    schema: "StructType",
+    chosen: TablePlan,
+    first: Mapping[int, str],
+    aliases: Mapping[str, Sequence[str]],
 ) -> "DataFrame":
-    """Returns the rows of files, given the name of each segment's first file that counts, if some do not."""
+    """Returns the rows of files, given the name of each segment's first file that counts, if some do not, and the
+    `aliases` under which files of earlier versions have columns."""
     if not chosen.files:
         return spark.createDataFrame([], schema)  # a topic without files may have no folder
-    files = spark.read.schema(schema).option("pathGlobFilter", ENTRIES).parquet(s3a(folder))
+    from pyspark.sql.types import StructField, StructType
+
+    earlier = {name: distinct(name, names) for name, names in aliases.items()}
+    more = [StructField(one, schema[name].dataType) for name, names in earlier.items() for one in names]
+    whole = StructType([*schema.fields[:-1], *more, schema.fields[-1]])
+    files = spark.read.schema(whole).option("pathGlobFilter", ENTRIES).parquet(s3a(folder))
     of_files = file_condition(chosen.files, first)
     if of_files and "parquet" in (spark.conf.get(V1_SOURCES) or "").split(","):  # the others have no `_metadata`
         files = files.where(of_files)
-    return files.where(condition(chosen.files))
+    files = files.where(condition(chosen.files))
+    return files.selectExpr(*(_first_of(name, earlier.get(name, ())) for name in schema.names)) if more else files
+
+
+def _first_of(name: str, others: Sequence[str]) -> str:
+    """Returns the one of these columns that has a value, as the column of a name, in Spark's SQL."""
+    names = ["`" + one.replace("`", "``") + "`" for one in (name, *others)]
+    return f"coalesce({', '.join(names)}) AS {names[0]}" if others else names[0]
 
 
 class Fetch:
@@ -191,7 +212,7 @@ class Fetch:
 
     def plain(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Returns rows as Spark takes them: without the marks of a field's type, and fixed binary as plain."""
-        rows = conformed(rows, self._columns)
+        rows = conformed(rows, self._columns, self._columns)
         columns = [
             each.cast(pa.binary()) if pa.types.is_fixed_size_binary(each.type) else each for each in rows.columns
         ]
@@ -301,10 +322,11 @@ def plan_of_store(
     starting: Mapping[int, int] | None,
     ending: Mapping[int, int] | None,
     only: Collection[int] | None,
-) -> tuple[TablePlan, pa.Schema]:
-    """Returns the rows of a topic that are in files, and its columns, with `segment` at the end.
+) -> tuple[TablePlan, pa.Schema, Mapping[str, Sequence[str]]]:
+    """Returns the rows of a topic that are in files, its columns, with `segment` at the end, and their aliases.
 
-    Raises TopicNotFound if there are no files, ChainDamaged for a chain with a gap, ValueError as `plan`.
+    Raises TopicNotFound if there are no files, ChainDamaged for a chain with a gap, ClientError if the schema changed
+    meanwhile, ValueError as `plan`.
     """
     store, root = opened(folder, storage)
     chains, markers = _chains(_listed(store, root), folder)
@@ -312,7 +334,11 @@ def plan_of_store(
     newest = max(markers, key=lambda one: (one.first_offset, -one.sequence), default=None)
     with ThreadPoolExecutor(min(FOOTERS, len(paths))) as pool:
         last = list(pool.map(lambda path: _footer(store, path), paths))
-        columns = _footer(store, f"{root}/segment={MARKERS}/{newest}")[1] if newest else last[-1][1]
+        marker, columns = _footer(store, f"{root}/segment={MARKERS}/{newest}") if newest else last[-1]
+    if any(metadata.schema_id > marker.schema_id for metadata, _ in last):  # its columns would be null
+        raise ClientError(
+            f"the schema of the topic at {folder} changed while the topic's files were listed; read the topic again"
+        )
     known = [
         {
             "id": number,
@@ -323,7 +349,8 @@ def plan_of_store(
         for (number, names), (metadata, _) in zip(chains.items(), last, strict=True)
     ]
     schema = columns.append(SEGMENT).remove_metadata()
-    return plan(known, starting, ending, only, tail=False), schema
+    record = marker.schema_record if isinstance(marker.schema_record, dict) else {}
+    return plan(known, starting, ending, only, tail=False), schema, aliases_of(record.get("schema", NO_FIELDS))
 
 
 def _listed(store: FileSystem, root: str) -> list[str]:
@@ -358,7 +385,7 @@ def _chains(places: Iterable[str], topic: str) -> tuple[dict[int, Sequence[Entry
         else:
             others.append(place)
     if not found:
-        raise TopicNotFound(f"there are no files of a topic at {topic}", url=topic)
+        raise TopicNotFound(f"no topic files were found at {topic}", url=topic)
     if others:
         logger.warning("ignoring objects in %s that seaweedq did not write: %s", topic, sorted(others)[:3])
     return {number: _check_whole(number, sorted(names)) for number, names in sorted(found.items())}, markers
@@ -373,9 +400,9 @@ def _check_whole(number: int, names: Sequence[EntryName]) -> Sequence[EntryName]
     for one, following in pairwise(names):
         if following.sequence != one.sequence + 1:
             raise ChainDamaged(
-                f"in segment {number}, the files between {one} and {following} are missing. Only "
-                "brokers know whether retention deleted the earlier files; to find out, read the "
-                "topic with a url instead of the store",
+                f"in segment {number}, the files between {one} and {following} are missing. Only brokers know whether "
+                "retention deleted these files and all files before them; to find out, read the topic through a broker "
+                "(give url, not store)",
                 name=str(following),
             )
     return names

@@ -118,10 +118,10 @@ class TopicWriter:
         found = self._put(client, topic, writer, number, parts) if rows else _newest(client, topic, writer)
         if found is not None and found.number == number and found.state != "failed" and found.rows != rows:
             raise ClientError(
-                f"an earlier attempt at write {number} of {writer!r} wrote {found.rows} invalid rows "
-                f"to topic {topic!r}, but this attempt has found {rows} invalid rows. Nothing more "
-                "was written, because a row could end up in both topics or in neither; to write the "
-                "rows of this attempt, set invalidRows to another topic"
+                f"an earlier attempt at write {number} of writer {writer!r} wrote {found.rows} invalid rows to topic "
+                f"{topic!r}, but this attempt found {rows} invalid rows. This attempt wrote no rows: otherwise, a row "
+                f"could be in both topics, {topic!r} and {self.options.topic!r}, or in neither topic; "
+                "to write the rows of this attempt, set invalidRows to another topic"
             )
 
     def _split(self, batches: Iterable[pa.RecordBatch], valid: RowFiles, invalid: RowFiles, partition: int) -> None:
@@ -196,7 +196,7 @@ def remove(client: Client, topic: str, uploads: Sequence[str]) -> None:
         except BadRequest:
             continue  # it is gone, or a write names it
         except Exception as error:
-            logger.warning("uploads for topic %r could not be aborted, and will expire: %s", topic, error)
+            logger.warning("uploads for topic %r could not be aborted (%s), and will expire later", topic, error)
             return
 
 

@@ -158,7 +158,7 @@ async def probe(store: PayloadStore, ids: Ids, racers: int = 32) -> None:
             if error.fields.get("code") == NO_BUCKET:
                 raise
             last = error
-            logger.warning("an endpoint of the store does not answer; continuing with the other endpoints: %s", error)
+            logger.warning("an endpoint of the store does not answer (%s); continuing with the other endpoints", error)
         else:
             answering.append(endpoint)
     if not answering:
@@ -218,4 +218,4 @@ async def _create(store: ObjectStore, name: str, content: bytes) -> bool:
             last = error
     if last.fields.get("code") == UNSUPPORTED:
         raise UnfitStore(f"the store does not support create-if-absent (If-None-Match: *): {last}")
-    raise StoreUnavailable(f"the start-up probe failed to create an object {ATTEMPTS} times; the last error: {last}")
+    raise StoreUnavailable(f"the start-up probe failed {ATTEMPTS} times to create an object; the last error: {last}")

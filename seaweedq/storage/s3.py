@@ -287,7 +287,7 @@ async def _range(bucket: Bucket, key: str, start: int, end: int | None) -> bytes
     found = data[start - first : stop - first] if first <= start < stop else b""
     if len(found) != max(stop - start, 0):
         raise StoreUnavailable(
-            f"the store returned {len(data)} bytes from byte {first} on instead of the bytes "
-            f"{start} to {stop - 1} of {key}"
+            f"the store was asked for the bytes {start} to {stop - 1} of {key}, but returned "
+            f"{len(data)} bytes that begin at byte {first}"
         )
     return found

@@ -62,7 +62,7 @@ class Encryption:
 
     def __post_init__(self) -> None:
         if self.kms_key and self.kind != KMS:
-            raise InvalidRequest(f"s3_sse_kms_key has no effect with s3_sse={self.kind}", field="s3_sse_kms_key")
+            raise InvalidRequest(f"s3_sse is {self.kind}, so s3_sse_kms_key has no effect", field="s3_sse_kms_key")
 
     def parameters(self, method: str) -> Mapping[str, str]:
         """Returns the parameters of boto for a request."""
@@ -266,8 +266,8 @@ class Bucket:
             self.work_around("lists keys outside the prefix, or the key to start after; ignoring them")
         if more and not asked:
             raise StoreUnavailable(
-                f"the store's listing of {prefix} after {after!r} has no new name in its next page, "
-                "although more names follow"
+                f"the store states that its listing of {prefix!r} continues after {after!r}, but the next page "
+                "contains no new name"
             )
         return asked, more
 

@@ -234,8 +234,8 @@ class SignedRequests:
         except (AttributeError, TypeError) as error:  # of another botocore; nothing is sent
             self.place = None
             logger.warning(
-                "from now on botocore makes all S3 requests, because parts of botocore that seaweedq "
-                "uses have changed: %r",
+                "seaweedq's own code for S3 requests does not work with the installed version of botocore (%r), so "
+                "from now on botocore sends all S3 requests",
                 error,
             )
             return None

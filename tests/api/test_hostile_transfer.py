@@ -21,12 +21,18 @@ from tests.support.tiers import later
 pytestmark = pytest.mark.process
 
 LIMIT = 1 << 20
-ENV = {"SEAWEEDQ_MAX_REQUEST_BYTES": str(LIMIT), "SEAWEEDQ_REQUEST_TIMEOUT_S": "1", "SEAWEEDQ_HEAD_TIMEOUT_S": "1"}
+ENV = {"SEAWEEDQ_MAX_REQUEST_BYTES": str(LIMIT)}
 FORKS = False  # its memory is looked at
 JSON = {"content-type": "application/json"}
 TYPE = "Content-Type: application/json"
 MIB = 1 << 20
 SMALL = gzip.compress(b'{"value":1}', mtime=0)  # the same bytes in all workers: they name the tests
+
+
+@pytest.fixture(scope="module")
+def hasty(broker_processes: Callable[..., BrokerProcess]) -> BrokerProcess:
+    """A broker that waits a second for heads and bodies."""
+    return broker_processes("--request-timeout-s", "1", "--head-timeout-s", "1")
 
 
 def zstd(data: bytes) -> bytes:
@@ -64,7 +70,7 @@ def test_a_body_of_just_the_limit_is_taken(http: httpx.Client) -> None:
 
 def test_a_message_over_the_limit_is_named(broker_process: Callable[..., BrokerProcess]) -> None:
     broker = broker_process("--max-message-bytes", "2048")
-    with httpx.Client(base_url=broker.url, trust_env=False) as http:
+    with httpx.Client(base_url=broker.url, timeout=30, trust_env=False) as http:
         text = "x" * 2100
         for body in ({"value": text}, {"value": 1, "key": text}, {"value": 1, "headers": {"a": text}}):
             for messages in (body, {"messages": [{"value": 1}, body]}):
@@ -126,25 +132,25 @@ def test_encodings_that_are_unknown(topic: str, broker: BrokerProcess, lines: li
     assert found["supported"] == ["gzip", "zstd"]
 
 
-def test_a_slow_body_gets_408(http: httpx.Client, topic: str, broker: BrokerProcess) -> None:
+def test_a_slow_body_gets_408(hasty: BrokerProcess) -> None:
     for lines in (["Content-Length: 100"], ["Transfer-Encoding: chunked"]):
-        for method, path in (("POST", f"{topic}/messages"), ("PUT", topic)):
-            with connection(broker) as sock:
+        for method, path in (("POST", "/v1/topics/t/messages"), ("PUT", "/v1/topics/t")):
+            with connection(hasty) as sock:
                 began = time.monotonic()
                 sock.sendall(head(method, path, TYPE, *lines))
                 answer = answer_of(sock)
-                assert 0.9 < time.monotonic() - began < 5
+                assert 0.9 < time.monotonic() - began < 20
                 problem_of(answer, 408, "request-timeout", "request_timeout_s=1")
                 assert answer.headers["connection"] == "close"
                 assert sock.recv(1) == b""
 
 
-def test_a_body_that_trickles_gets_408_too(topic: str, broker: BrokerProcess) -> None:
-    with connection(broker) as sock:
+def test_a_body_that_trickles_gets_408_too(hasty: BrokerProcess) -> None:
+    with connection(hasty) as sock:
         began = time.monotonic()
-        sock.sendall(head("POST", f"{topic}/messages", TYPE, "Content-Length: 1000"))
+        sock.sendall(head("POST", "/v1/topics/t/messages", TYPE, "Content-Length: 1000"))
         sock.settimeout(0.2)
-        while time.monotonic() - began < 10:
+        while time.monotonic() - began < 20:
             sock.sendall(b" ")
             try:
                 answer = answer_of(sock)
@@ -152,7 +158,7 @@ def test_a_body_that_trickles_gets_408_too(topic: str, broker: BrokerProcess) ->
                 continue
             break
         problem_of(answer, 408, "request-timeout")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
 
 
 def held(http: httpx.Client) -> float:
@@ -162,7 +168,7 @@ def held(http: httpx.Client) -> float:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -241,14 +247,14 @@ def test_heads_are_bounded(broker: BrokerProcess, http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("start", [b"", b"GET /healthz HTTP/1.1\r\nX: "])
-def test_heads_that_do_not_come_end_the_connection(broker: BrokerProcess, start: bytes) -> None:
-    with connection(broker) as sock:
+def test_heads_that_do_not_come_end_the_connection(hasty: BrokerProcess, start: bytes) -> None:
+    with connection(hasty) as sock:
         sock.sendall(start)
         assert sock.recv(1) == b""
 
 
-def test_a_connection_outlives_the_time_of_a_head(http: httpx.Client, broker: BrokerProcess) -> None:
-    with connection(broker) as sock:
+def test_a_connection_outlives_the_time_of_a_head(hasty: BrokerProcess) -> None:
+    with connection(hasty) as sock:
         for _ in range(3):
             sock.sendall(head("GET", "/healthz"))
             assert answer_of(sock).status_code == 200

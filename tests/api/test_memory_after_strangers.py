@@ -23,7 +23,7 @@ BUDGET, CACHE, BESIDE = 512 * MIB, 16 * MIB, 300 * MIB  # the first is the defau
 KEPT = 48 * MIB  # what the process's first requests take for good, and what the allocator may keep
 LASTS_S, GONE_S, PAUSE_S = 2.0, 60.0, 0.05
 OTHERS = 10  # publishes of somebody else, at least
-SETTINGS = ("--cache-bytes", str(CACHE))
+SETTINGS = ("--memory-cache-bytes", str(CACHE))
 PUBLISH, PAGE = "/v1/topics/t/messages", "/v1/topics/full/segments/0/messages?offset=0&limit=10000"
 
 

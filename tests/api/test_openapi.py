@@ -167,6 +167,7 @@ def prepare(http: httpx.Client, operation: str) -> dict[str, Any]:
         "offset": payload(http, open_ones[0]) if operation.endswith("/payload") else 0,
         "principal": "importer",
         "token": token_of(http, "importer"),
+        "denial": http.post("/v1/denials", json={"kind": "sub", "value": "alice"}).json()["id"],
         "upload": upload_of(http, operation),
         "writer": "nightly",
         "number": 17,

@@ -53,7 +53,9 @@ def generated(broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyP
         refuse = pytest.fail if os.environ.get("CI") else pytest.skip
         refuse("there is no generator of clients: `make generator` installs it")
     (tmp_path / "config.yml").write_text(CONFIG)
-    (tmp_path / "openapi.json").write_bytes(httpx.get(f"{broker.url}/openapi.json", trust_env=False).content)
+    (tmp_path / "openapi.json").write_bytes(
+        httpx.get(f"{broker.url}/openapi.json", timeout=30, trust_env=False).content
+    )
     command = [generator, "generate", "--path", "openapi.json", "--config", "config.yml", "--meta", "none"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout
@@ -118,7 +120,7 @@ def _is_endless(operation: Any) -> bool:
 
 
 def test_walks_along_the_links_meet_no_strange_answer(broker: BrokerProcess, tmp_path: Path) -> None:
-    document = impatient(httpx.get(f"{broker.url}/openapi.json", trust_env=False).json())
+    document = impatient(httpx.get(f"{broker.url}/openapi.json", timeout=30, trust_env=False).json())
     (tmp_path / "openapi.json").write_text(json.dumps(document))
     (tmp_path / "schemathesis.toml").write_text(LONG_WALKS)
     command = [sys.executable, "-m", "schemathesis.cli", "run", "openapi.json", "--url", broker.url]
@@ -127,6 +129,6 @@ def test_walks_along_the_links_meet_no_strange_answer(broker: BrokerProcess, tmp
         [*command, *options], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=LASTS_S
     )
     assert done.returncode == 0, done.stdout[-8000:]
-    text = httpx.get(f"{broker.url}/metrics", trust_env=False).text
+    text = httpx.get(f"{broker.url}/metrics", timeout=30, trust_env=False).text
     answered = set(re.findall(r'^seaweedq_http_responses_total\{method="(\w+)",route="([^"]+)",status="2', text, re.M))
     assert len(answered) >= REACHED, (sorted(answered), done.stdout[-3000:])

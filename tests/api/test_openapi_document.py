@@ -106,3 +106,12 @@ def test_seconds_are_numbers_as_json_writes_them(text: str, value: float) -> Non
 def test_other_texts_are_no_seconds(text: str) -> None:
     with pytest.raises(InvalidRequest):
         seconds(text, "wait_s", 30)
+
+
+def test_the_schema_of_problems_has_the_members_of_each_error(document: dict[str, Any]) -> None:
+    lines = document["components"]["schemas"]["Problem"]["description"].splitlines()
+    assert "- `below-retention`: `segment`, `offset`, `start_offset`" in lines
+    assert "- `partly-taken`: `taken` (segment, `first_offset`, count)" in lines
+    assert any(
+        line.startswith("- `invalid-messages`: `errors` (of at most 1,000 invalid messages), ") for line in lines
+    )

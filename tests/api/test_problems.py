@@ -153,7 +153,7 @@ async def test_a_problem_leaves_out_what_the_log_gets(tmp_path: Path, caplog: py
             raise StoreUnavailable("the store answers 500", inside="http://10.1.2.3:8333")
 
     store, clock = MemoryStore(), SystemClock()
-    settings = Settings(data_dir=tmp_path, publish_timeout_s=0.2)
+    settings = Settings(data_dir=tmp_path, publish_timeout_s=1)
     broker = Broker(environment(settings, store, MemoryCoordination(clock)))
     broker.lock()
     await broker.start()

@@ -35,13 +35,13 @@ def test_a_payload_is_what_was_stored_even_if_it_is_json(http: httpx.Client, top
     content = b'{"stored": "as it came"}'
     asked = {"content_type": "application/json", "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     upload = http.post(f"{topic}/uploads", json=asked, headers=CURL).json()
-    put = httpx.put(upload["url"], content=content, headers=upload.get("headers", {}), trust_env=False)
+    put = httpx.put(upload["url"], content=content, headers=upload.get("headers", {}), timeout=30, trust_env=False)
     assert put.status_code in (200, 201)
     reference = {"reference": {"upload_id": upload["upload_id"]}}
     assert http.post(f"{topic}/messages", json=reference, headers=CURL).status_code == 200
     (message,) = http.get(f"{topic}/segments/0/messages", headers=CURL).json()["messages"]
     assert http.get(f"{topic}/segments/0/messages/0/payload", headers=CURL, follow_redirects=True).content == content
-    assert httpx.get(message["reference"]["url"], headers=CURL, trust_env=False).content == content
+    assert httpx.get(message["reference"]["url"], headers=CURL, timeout=30, trust_env=False).content == content
 
 
 def test_an_answer_without_a_body_stays_so(http: httpx.Client, topic: str) -> None:

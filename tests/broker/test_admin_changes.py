@@ -13,6 +13,7 @@ import httpx
 import msgspec
 import pytest
 
+from seaweedq.access.tokens import name_of_denied
 from seaweedq.api.app import Application
 from seaweedq.broker.admin_changes import AdminChanges
 from seaweedq.broker.broker import Broker
@@ -34,6 +35,7 @@ KINDS = tuple(kind for kind in BOTH if kind is not keys.JOURNALS)  # whose chang
 SUB = "/v1/topics/t/subscriptions/s"
 SEEK = {"to": "earliest", "id": "once"}
 A, B = {"name": "a", "type": "int"}, {"name": "b", "type": "string"}
+DENIED = {"kind": "sub", "value": "alice"}
 READER = {"grants": [{"actions": ["read"], "topics": ["*"]}]}
 
 
@@ -62,6 +64,8 @@ CALLS = {
     "principal's rights": Call("PUT", "/v1/principals/p", {"grants": []}, 200, 200, ("principal",)),
     "principal's end": Call("DELETE", "/v1/principals/p", None, 204, 204, ("principal", "token")),
     "token": Call("POST", "/v1/tokens", {"principal": "p"}, 201, 201, ("principal",)),
+    "denial": Call("POST", "/v1/denials", DENIED, 201, 201),
+    "denial's end": Call("DELETE", f"/v1/denials/{name_of_denied(**DENIED)}", None, 204, 204, ("denial",)),
 }
 
 
@@ -347,7 +351,7 @@ async def test_a_subscriptions_change_takes_none_of_its_topic_back(tmp_path: Pat
 
 def test_changes_have_these_kinds() -> None:
     of_topics = {"topics", "schemas", "counters", "segments", "subscriptions", "cursors", "writes"}
-    wanted = {*of_topics, "journals", "principals", "tokens"}
+    wanted = {*of_topics, "journals", "principals", "tokens", "denials"}
     assert {kind.name for kind in BOTH} == wanted
 
 

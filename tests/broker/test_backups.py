@@ -237,7 +237,7 @@ def large_state(count: int) -> State:
 
 
 async def test_ten_thousand_segments_and_cursors_are_two_megabytes(world: World) -> None:
-    """The figure of docs/internals/lost-coordination.md."""
+    """The bound of `rebuild, the snapshot` in benchmarks/RESULTS.md."""
     state = large_state(10_000)
     size_bytes = await world.backups().put_snapshot(state)
     assert size_bytes

@@ -15,12 +15,14 @@ from seaweedq.balancer.load import WINDOWS_S, SegmentLoad
 from seaweedq.balancer.placement import SegmentId
 from seaweedq.balancer.scaling import HotKey
 from seaweedq.broker.load import LoadReport, Loads, Reports
+from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import BufferedRows
 from seaweedq.broker.topics.catalog import Topic, layout_of
 from seaweedq.coordination.records import TopicConfig, TopicRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Unavailable
 from seaweedq.segments.keyrange import KEY_SPACE, hash_key
+from seaweedq.settings import MIB, Settings
 from tests.support.brokers import inside
 from tests.support.brokers.changing import at
 from tests.support.brokers.in_process_cluster import until
@@ -47,7 +49,10 @@ class Sampled:
             owned_by=lambda broker: self.owned,
             segment=lambda topic, number: Versioned(SimpleNamespace(low=0, high=KEY_SPACE), 1),
         )
-        self.loads = Loads(catalog, "me", SimpleNamespace(monotonic_s=lambda: self.now_s))
+        self.cpu_s = (0.0, 0.0)
+        clock = SimpleNamespace(monotonic_s=lambda: self.now_s)
+        settings = Settings(capacity_messages_per_s=1_000, capacity_segments=4)
+        self.loads = Loads(catalog, "me", clock, Budget(64 * MIB), settings, lambda: self.cpu_s)
 
     def step(self, seconds, keys=None, **rates):
         self.now_s += seconds
@@ -89,6 +94,17 @@ def test_a_steady_rate_is_reported_from_the_first_look_on(sampled):
         load = sampled.step(1, one=1000)[ONE]
         assert load.corrected_messages_per_s == pytest.approx([1000] * len(WINDOWS_S))
         assert load.corrected_bytes_per_s == pytest.approx([1000 * BYTES] * len(WINDOWS_S))
+
+
+def test_the_utilization_of_the_cpu_and_of_stated_capacities(sampled):
+    for second in range(1, 61):
+        sampled.cpu_s = (0.3 * second, 0.2 * second)  # the event loop, and the process on its cores
+        sampled.step(1, one=250, other=250)
+    found = sampled.loads.utilization()
+    assert found.cpu == pytest.approx(0.3, rel=0.01)
+    assert found.messages == pytest.approx(0.5, rel=0.02)
+    assert (found.bytes, found.segments, found.memory) == (0, 0.5, 0)
+    assert sampled.loads.report().utilization == found
 
 
 def test_one_that_takes_nothing_is_reported_as_observed(sampled):

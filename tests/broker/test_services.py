@@ -77,7 +77,7 @@ async def test_the_life_ends_with_the_task_of_any_service(tmp_path: Path, toys: 
     async with running(tmp_path) as broker:
         (task,) = [task for task in privates.tasks(broker) if task.get_name() == "playing"]
         task.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await broker.lost.wait()
 
 

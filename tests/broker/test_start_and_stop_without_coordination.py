@@ -71,11 +71,11 @@ async def test_a_stop_waits_for_no_deletions_and_the_next_broker_ends_them(tmp_p
                 await asyncio.Event().wait()
             await super().delete(name)
 
-    async with in_loop(tmp_path, 2, store := Slow(), journal="object") as together:
+    async with in_loop(tmp_path, 2, store := Slow(), journal="object", shutdown_s=60) as together:
         one, two = together.brokers
         topic = await make_topic(two)
         await publish(two, topic, "1", "2")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             await two.stop()
         store.slow = False
         await until(lambda: two.id not in inside.roster(one).journals)
@@ -99,7 +99,7 @@ async def test_a_start_that_loses_its_lease_begins_again(tmp_path: Path) -> None
         await coordination.leases.revoke(inside.membership(broker).lease)
         await inside.membership(broker).renew()
         privates.lose(broker)()
-        assert await asyncio.wait_for(beginning, 5) is False
+        assert await asyncio.wait_for(beginning, 15) is False
         assert broker.lost.is_set()
 
 
@@ -136,7 +136,7 @@ async def test_a_start_that_ends_early_leaves_no_lease_and_nothing_under_way(
                 await beginning
         else:
             stop.ask()
-            assert await asyncio.wait_for(beginning, 5) is False
+            assert await asyncio.wait_for(beginning, 15) is False
         await broker.stop()
         assert await held(broker).get(f"brokers/{broker.id}") is None
         assert asyncio.all_tasks() == before
@@ -170,7 +170,7 @@ async def test_a_broker_whose_election_or_leader_ends_unforeseen_begins_again(
         monkeypatch.setattr(*(Election, "campaign", end) if part == "election" else (Leader, "round", end))
         await broker.process.coordination.commit([], [Delete("leader")])  # each looks again
         inside.leader(broker).wake()
-        await asyncio.wait_for(broker.lost.wait(), 5)
+        await asyncio.wait_for(broker.lost.wait(), 15)
 
 
 async def test_a_start_that_finds_itself_without_the_lead_begins_again(
@@ -183,7 +183,7 @@ async def test_a_start_that_finds_itself_without_the_lead_begins_again(
             inside.election(broker).leader_compare()
 
         monkeypatch.setattr(Following, "run", end_the_lease)
-        assert await asyncio.wait_for(started(broker, stop_signals()), 5) is False
+        assert await asyncio.wait_for(started(broker, stop_signals()), 15) is False
         assert broker.lost.is_set()
 
 
@@ -197,7 +197,7 @@ async def test_a_renewal_that_meets_damage_ends_the_membership() -> None:
     coordination.renew = damaged  # type: ignore[method-assign]
     member = Membership(coordination, SystemClock(), BrokerIdentity.new(SystemIds(), "m", "http://x"), 0.3, lost.set)
     await member.start()
-    await asyncio.wait_for(lost.wait(), 5)
+    await asyncio.wait_for(lost.wait(), 15)
     assert not member.valid()
     await member.stop()
     await coordination.close()

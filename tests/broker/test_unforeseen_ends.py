@@ -19,7 +19,7 @@ from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, held, make_topic, publish, running
 
-WITHIN_S = 10
+WITHIN_S = 30
 
 
 async def test_each_task_of_a_life_ends_it_also_by_a_cancellation_from_inside(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_it_knows_leader_owners_and_dispatcher_from_etcd(cluster):
     assert cluster.leader() in cluster.members
     assert set(cluster.owned()) == {0, 1, 2, 3}
     assert set(cluster.owned().values()) <= set(cluster.members)
-    told = httpx.get(f"{cluster.urls[1]}/v1/cluster", trust_env=False).json()
+    told = httpx.get(f"{cluster.urls[1]}/v1/cluster", timeout=30, trust_env=False).json()
     assert told["leader"].split(".")[0] == cluster.leader().name
 
 

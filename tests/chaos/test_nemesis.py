@@ -1,9 +1,29 @@
 """The nemesis carries out its plan: each fault begins at its time, ends when it is over, and stands in the history."""
 
-import time
+import pytest
 
+from tests.support.chaos import nemesis as module
 from tests.support.chaos.fault import Begun, Fault
 from tests.support.chaos.nemesis import Nemesis, Planned
+
+
+class Time:
+    """Moves while somebody sleeps, and else not, however busy the machine is."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def monotonic(self):
+        return self.now_s
+
+    def sleep(self, seconds):
+        self.now_s += seconds
+
+
+@pytest.fixture
+def time(monkeypatch):
+    monkeypatch.setattr(module, "time", found := Time())
+    return found
 
 
 class Unsupervised:
@@ -19,7 +39,7 @@ def fault(name, did, begun=True, orphans=()):
     return Fault(name, begin, (0, 1))
 
 
-def test_faults_overlap_as_planned_and_all_are_undone(history):
+def test_faults_overlap_as_planned_and_all_are_undone(history, time):
     did, seen = [], []
     planned = [Planned(0.1, 0.6, fault("long", did, orphans=[3]), 1), Planned(0.2, 0.1, fault("short", did), 2)]
     nemesis = Nemesis(Unsupervised(), history, planned)
@@ -36,7 +56,7 @@ def test_faults_overlap_as_planned_and_all_are_undone(history):
     ]
 
 
-def test_a_fault_lasts_from_when_it_has_begun(history):
+def test_a_fault_lasts_from_when_it_has_begun(history, time):
     lasted = []
 
     def begin(cluster, rng):
@@ -48,7 +68,7 @@ def test_a_fault_lasts_from_when_it_has_begun(history):
     assert lasted[0] >= 0.2
 
 
-def test_a_fault_that_takes_long_to_begin_puts_off_the_next_ones(history):
+def test_a_fault_that_takes_long_to_begin_puts_off_the_next_ones(history, time):
     begun = []
 
     def begin(cluster, rng):
@@ -61,7 +81,7 @@ def test_a_fault_that_takes_long_to_begin_puts_off_the_next_ones(history):
     assert begun[1] - begun[0] >= 0.49
 
 
-def test_what_would_begin_too_late_does_not_begin(history):
+def test_what_would_begin_too_late_does_not_begin(history, time):
     did = []
     planned = [Planned(at, 0.0, fault("one", did), 1) for at in (0.0, 0.3)]
     planned.insert(1, Planned(0.1, 0.0, Fault("slow", lambda cluster, rng: time.sleep(0.4), (0, 0)), 1))
@@ -69,7 +89,7 @@ def test_what_would_begin_too_late_does_not_begin(history):
     assert did == ["begin one", "undo one"]
 
 
-def test_a_fault_that_goes_wrong_is_told_and_does_not_end_the_run(history):
+def test_a_fault_that_goes_wrong_is_told_and_does_not_end_the_run(history, time):
     def begin(cluster, rng):
         raise AssertionError("b0 was not gone in 30 s")
 
@@ -81,7 +101,7 @@ def test_a_fault_that_goes_wrong_is_told_and_does_not_end_the_run(history):
     assert nemesis.done == ["next"]
 
 
-def test_what_can_not_be_done_now_is_no_fault(history):
+def test_what_can_not_be_done_now_is_no_fault(history, time):
     did = []
     nemesis = Nemesis(Unsupervised(), history, [Planned(0.0, 0.1, fault("none", did, begun=False), 1)])
     nemesis.run(0.2, lambda at: None)

@@ -11,10 +11,11 @@ from contextlib import closing
 
 import pytest
 
+from tests.support.history.load import until
 from tests.support.processes.proxy_process import ProxyProcess
 from tests.support.processes.tcp_proxy import LoopThread, TcpProxy, listen_no_more
 
-SHORT_S = 0.3
+SHORT_S, WITHIN_S = 0.3, 30.0
 
 
 class Echo(socketserver.StreamRequestHandler):
@@ -46,12 +47,25 @@ def link(server):
 
 
 def connected(link):
-    return socket.create_connection(("127.0.0.1", link.port), timeout=SHORT_S)
+    return socket.create_connection(("127.0.0.1", link.port), timeout=WITHIN_S)
 
 
 def asked(connection, line):
     connection.sendall(line)
     return connection.recv(100)
+
+
+def asked_in_vain(connection, line):
+    connection.settimeout(SHORT_S)
+    with pytest.raises(TimeoutError):
+        asked(connection, line)
+    connection.settimeout(WITHIN_S)
+
+
+def time_of_asking_s(connection, line):
+    began = time.monotonic()
+    assert asked(connection, line) == line
+    return time.monotonic() - began
 
 
 def test_it_carries_both_ways_and_ends_with_its_client(link):
@@ -91,9 +105,8 @@ def test_a_hole_swallows_one_way_or_both_and_gives_back_what_it_held(link, serve
         asked(connection, b"a\n")
         server.heard.clear()
         link.cut(how)
-        with pytest.raises(TimeoutError):
-            asked(connection, b"b\n")
-        assert server.heard == heard
+        asked_in_vain(connection, b"b\n")
+        until(lambda: server.heard == heard)
         link.heal()
         assert connection.recv(100) == b"b\n"
 
@@ -101,14 +114,9 @@ def test_a_hole_swallows_one_way_or_both_and_gives_back_what_it_held(link, serve
 def test_a_delay_is_a_delay(link):
     link.delay(1.2)
     with connected(link) as connection:
-        connection.settimeout(10)
-        began = time.monotonic()
-        assert asked(connection, b"a\n") == b"a\n"
-        assert time.monotonic() - began >= 2.4
+        assert time_of_asking_s(connection, b"a\n") >= 2.4
         link.heal()
-        began = time.monotonic()
-        asked(connection, b"b\n")
-        assert time.monotonic() - began < 1.2  # neither way has a delay
+        assert min(time_of_asking_s(connection, b"b\n") for _ in range(3)) < 1.2  # neither way has a delay
 
 
 @pytest.mark.process
@@ -118,8 +126,7 @@ def test_a_proxy_in_a_process_of_its_own_does_the_same(server):
         with connected(link) as connection:
             assert asked(connection, b"a\n") == b"a\n"
             link.cut("from")
-            with pytest.raises(TimeoutError):
-                asked(connection, b"b\n")
+            asked_in_vain(connection, b"b\n")
             link.heal()
             assert connection.recv(100) == b"b\n"
             assert process.late_s() >= 0
@@ -136,6 +143,7 @@ def test_a_dead_server_ends_the_connection(link, server):
 
 def test_what_comes_in_the_turn_of_the_close_is_closed_too(monkeypatch):
     unraised = []
+    gc.collect()  # what other tests have left
     monkeypatch.setattr(sys, "unraisablehook", unraised.append)
     accepted = []
 

@@ -93,7 +93,7 @@ async def _relayed(link, request):
         link.target = fake.sockets[0].getsockname()
         _, writer = await asyncio.open_connection("127.0.0.1", link.port)
         writer.write(request)
-        found = await asyncio.wait_for(heard, 5)
+        found = await asyncio.wait_for(heard, 15)
         writer.close()
     return found
 

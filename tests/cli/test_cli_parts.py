@@ -255,7 +255,7 @@ def test_envelopes_are_checked_by_line():
     good = msgspec.Raw(b'{"value": 1, "key": "k"}')
     assert envelope(good) == {"value": 1, "key": "k"}
     for bad in (b'{"key": "k"}', b"[]", b'{"value": 1, "kye": "k"}'):
-        with pytest.raises(BadRecord, match="not a message"):
+        with pytest.raises(BadRecord, match="must be a message"):
             envelope(msgspec.Raw(bad))
 
 

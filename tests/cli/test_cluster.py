@@ -63,9 +63,11 @@ def test_what_brokers_that_are_gone_have_left_in_words(monkeypatch: pytest.Monke
     ]
     assert left_lines(left) == lines
     levels = {"level": 4, "level_written": 4, "level_possible": 4, "level_newest": 4, "too_old": []}
-    facts = {"cluster": "c", "store": "s", **levels, "brokers": [], "left_behind": left}
+    facts = {"cluster": "c", "store": "s", **levels, "brokers": [], "brokers_wanted": 2, "left_behind": left}
     monkeypatch.setattr(cluster, "run", lambda url, steps: facts)
-    assert "\n".join(lines) in run("cluster")
+    shown = run("cluster")
+    assert "\n".join(lines) in shown
+    assert "brokers: 0 running, 2 needed by the load" in shown
 
 
 @pytest.mark.process
@@ -79,8 +81,8 @@ def test_brokers_and_level_of_a_real_one(real_broker: BrokerProcess) -> None:
     assert run("cluster", "level", "--url", real_broker.url) == f"the cluster has level {HIGHEST}\n"
     assert run("cluster", "--url", real_broker.url, "level", str(HIGHEST)) == f"the cluster has level {HIGHEST}\n"
     told = refused(HIGHEST + 1, real_broker)
-    assert f"cannot be upgraded to format level {HIGHEST + 1}: these brokers, or the brokers that left these" in told
-    assert " journals, cannot read that level: " in told
+    assert f"cannot be upgraded to format level {HIGHEST + 1}, because these brokers (running, or dead with a" in told
+    assert " cannot read that level: " in told
 
 
 @pytest.mark.process

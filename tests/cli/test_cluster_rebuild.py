@@ -1,8 +1,15 @@
-"""The lines in which `seaweedq cluster rebuild` says what was done, or would be."""
+"""`seaweedq cluster rebuild`: it waits for the broker, and says what was done, or would be."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from typer.testing import CliRunner
 
-from seaweedq.cli.cluster import rebuild_lines
+from seaweedq.cli.cluster import app, rebuild_lines
 
 ANSWER = {
     "generation": 2,
@@ -52,3 +59,59 @@ def test_the_last_line_says_what_was_done() -> None:
     assert rebuild_lines(ANSWER)[-1] == "rebuilt: coordination has generation 2, and 1,412 keys"
     planned = rebuild_lines({**ANSWER, "generation": 0})
     assert planned[-1] == "nothing was changed; a rebuild would write 1,412 keys"
+
+
+WAITS = 503, {"type": "/problems/restored", "title": "Restored", "status": 503, "detail": "coordination was lost"}
+READY = 200, {"status": "ok"}
+
+
+@contextmanager
+def broker(*script: tuple[str, tuple[int, dict[str, object]]]) -> Iterator[tuple[str, list[str]]]:
+    """Answers requests as the script says, one after the other: the URL, and the requests that came."""
+    came: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            status, body = script[len(came)][1]
+            came.append(f"{self.command} {self.path}")
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json" if status == 200 else "application/problem+json")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", came
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+POST, LOOK = "POST /v1/cluster/rebuild", "GET /readyz"
+
+
+@pytest.mark.parametrize(
+    ("script", "options"),
+    [
+        (((POST, (200, ANSWER)), (LOOK, WAITS), (LOOK, WAITS), (LOOK, READY)), []),
+        (((POST, WAITS), (LOOK, READY), (LOOK, WAITS), (POST, (200, ANSWER)), (LOOK, READY)), []),
+        (((POST, (200, {**ANSWER, "generation": 0})),), ["--dry-run"]),
+    ],
+    ids=["until the broker is ready", "first until all brokers wait", "not for a plan"],
+)
+def test_the_command_waits(script: tuple[tuple[str, tuple[int, dict[str, object]]], ...], options: list[str]) -> None:
+    with broker(*script) as (url, came):
+        done = CliRunner().invoke(app, ["rebuild", "--url", url, *options])
+    assert done.exit_code == 0, done.output
+    assert came == [wanted for wanted, _ in script]

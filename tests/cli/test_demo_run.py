@@ -32,7 +32,7 @@ from tests.support.tiers import later
 pytestmark = pytest.mark.process
 
 ROWS = 4000
-GOES_S = 5
+GOES_S = 20
 
 
 def _demo(folder, *arguments, **environment):

@@ -87,7 +87,8 @@ def test_a_sound_machine_and_a_broker_that_is_ready(folder: Path, real_broker: B
     assert any(what.startswith("broker.") and "ready at" in told for what, (_, told) in found.items())
     assert list(folder.iterdir()) == []  # what a broker makes it makes itself, perhaps as another user
     code, found = run("--data-dir", str(real_broker.data_dir))
-    assert (code, found["store"][0], found["clock"][0], found["coordination"][0]) == (0, "ok", "ok", "ok")
+    assert (code, found["store"][0], found["clock"][0]) == (0, "ok", "ok")
+    assert found["coordination"][0] in ("ok", "warn"), found  # a slow answer on a busy machine is told
     assert "has everything that brokers need" in found["store"][1]
     assert "answers in" in found["coordination"][1]
     assert not [path for path in real_broker.data_dir.rglob("*") if "probe" in path.name or ".doctor" in path.name]

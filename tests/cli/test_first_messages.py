@@ -82,7 +82,7 @@ def test_records_come_at_their_rate_and_make_up_for_a_second_at_most(monkeypatch
         (['{"a":1'], "'{\"a\":1' is neither a file nor a message: not JSON (cut off)"),
         (["a=1"], "'a=1' does not exist; a message is JSON, such as '{\"a\": 1}'"),
         (["x" * 5000], "does not exist; a message is JSON"),
-        (['{"a":1}', "--input-format", "csv"], "this option applies only to files, but FILE is a message"),
+        (['{"a":1}', "--input-format", "csv"], "this option applies only to files, but the argument FILE is a message"),
     ],
 )
 def test_an_argument_that_is_neither_file_nor_message_is_told(arguments: list[str], told: str) -> None:

@@ -14,7 +14,7 @@ from seaweedq.cli.main import app
     ("missing_s", "mirrors", "says"),
     [
         (10.0, ["m1", "m2"], "its messages of up to 10 s may be missing, which only b and m1, m2 had"),
-        (None, [], "an unknown part of its newest messages may be missing"),
+        (None, [], "its messages that are not in files may be missing"),
     ],
 )
 def test_what_may_be_missing(missing_s: float | None, mirrors: list[str], says: str) -> None:

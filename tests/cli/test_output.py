@@ -100,6 +100,9 @@ CALLS = [
     ("token list",),
     ("token revoke {token}",),
     ("principal remove p",),
+    ("denial create --sub alice",),
+    ("denial list",),
+    ("denial remove {denial}",),
     ("whoami",),
     ("bench --messages 10 --consumers 0",),
     ("debug bundle --file {bundle}",),
@@ -127,6 +130,7 @@ def test_the_json_of_every_command_parses(real_broker, tmp_path):
         "bundle": str(tmp_path / "help.tar.gz"),
         "broker": "",
         "token": "",
+        "denial": "",
     }
     called = set()
     for line, *stdin in CALLS:
@@ -146,6 +150,8 @@ def test_the_json_of_every_command_parses(real_broker, tmp_path):
             names["broker"] = found[0]["segments"][0]["owner"]
         if line == "token create p":
             names["token"] = found[0]["id"]
+        if line.startswith("denial create"):
+            names["denial"] = found[0]["id"]
     refused = {("cluster", "rebuild"), ("journal", "accept-loss")}  # by a broker that serves, and has lost nothing
     refused |= {words for words in COMMANDS if words[0] == "spark"}  # tests/spark/jobs call them, in one session
     assert {words for words, command in COMMANDS.items() if _takes(command)} == called | refused
@@ -155,7 +161,7 @@ def test_the_json_of_every_command_parses(real_broker, tmp_path):
 def test_another_format_is_a_usage_error():
     done = seaweedq("topic", "list", "-o", "yaml")
     assert done.returncode == 2
-    assert "'yaml' must be one of table, wide, json" in " ".join(done.stderr.split())
+    assert "the format must be one of table, wide, json, not 'yaml'" in " ".join(done.stderr.split())
 
 
 HEAD = columns("name, messages, note, more", numbers="messages", wide="more")

@@ -21,7 +21,7 @@ from seaweedq.client.core.wire import Published
 from seaweedq.client.sync.producer import Delivery, Receipt
 from tests.support.processes.broker_process import BrokerProcess
 
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 
 
 class Silent:
@@ -109,7 +109,7 @@ def _interrupted(broker: BrokerProcess, topic: str) -> tuple[int, int]:
 def _messages(broker: BrokerProcess, topic: str) -> int:
     import httpx
 
-    answer = httpx.get(f"{broker.url}/v1/topics/{topic}", trust_env=False)
+    answer = httpx.get(f"{broker.url}/v1/topics/{topic}", timeout=30, trust_env=False)
     return int(answer.json().get("messages", 0))
 
 

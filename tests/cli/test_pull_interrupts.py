@@ -20,9 +20,10 @@ from seaweedq.cli.shared.process import Interrupts
 LONG_S = 20.0
 
 
-def _one_then_wait() -> Iterator[int]:
+def _one_then_wait(waits: threading.Event) -> Iterator[int]:
     yield 1
     reader, writer = os.pipe()
+    waits.set()
     try:
         select.select([reader], [], [], LONG_S)  # nothing ever comes
     finally:
@@ -31,19 +32,21 @@ def _one_then_wait() -> Iterator[int]:
     yield 2
 
 
-def _signal_to_this_thread(number: int, after_s: float) -> None:
-    time.sleep(after_s)
+def _signal_to_this_thread(number: int, waits: threading.Event) -> None:
+    waits.wait(LONG_S)
+    time.sleep(0.2)  # until it waits in the call
     signal.pthread_kill(threading.get_ident(), number)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_that_interrupts_no_call_ends_the_wait_all_the_same(number):
     # A signal taken by another thread interrupts the main thread's call as little as one that came just before it.
-    other = threading.Thread(target=_signal_to_this_thread, args=(number, 0.2))
+    waits = threading.Event()
+    other = threading.Thread(target=_signal_to_this_thread, args=(number, waits))
     began = time.monotonic()
     with Interrupts() as interrupts:
         other.start()
-        seen = list(interrupts.until_stopped(_one_then_wait()))
+        seen = list(interrupts.until_stopped(_one_then_wait(waits)))
     other.join()
     assert seen == [1]
     assert time.monotonic() - began < LONG_S / 2
@@ -51,15 +54,15 @@ def test_a_signal_that_interrupts_no_call_ends_the_wait_all_the_same(number):
 
 BLOCKED = """
 import signal, sys, threading, time
-from seaweedq.cli.child_process import end_on_signals
+from seaweedq.cli.child_process import ending_on_signals
 
 def signal_to_this_thread():
     time.sleep(0.2)
     signal.pthread_kill(threading.get_ident(), int(sys.argv[1]))
 
-end_on_signals()
-threading.Thread(target=signal_to_this_thread).start()
-threading.Event().wait()
+with ending_on_signals():
+    threading.Thread(target=signal_to_this_thread).start()
+    threading.Event().wait()
 """
 
 
@@ -67,12 +70,39 @@ threading.Event().wait()
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_a_signal_that_interrupts_no_call_ends_a_command_all_the_same(number):
     """`bench` waited for its threads, for ever, in one of some hundred runs."""
-    assert subprocess.run([sys.executable, "-c", BLOCKED, str(int(number))], timeout=30).returncode == 128 + number
+    assert subprocess.run([sys.executable, "-c", BLOCKED, str(int(number))], timeout=60).returncode == 128 + number
+
+
+IN_A_DESTRUCTOR = """
+import os, signal, sys, time
+from seaweedq.cli.child_process import ending_on_signals
+
+class Signalled:
+    def __del__(self):
+        signal.raise_signal(int(sys.argv[1]))
+
+with ending_on_signals():
+    try:
+        Signalled()
+        time.sleep(20)
+    finally:
+        time.sleep(0.5)  # the beats do not interrupt the end
+        print("ended")
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_signal_during_a_destructor_or_an_import_ends_a_command(number: int) -> None:
+    """The interpreter ignores an exception there: one of some hundred demos went on after SIGTERM."""
+    command = [sys.executable, "-c", IN_A_DESTRUCTOR, str(int(number))]
+    ended = subprocess.run(command, timeout=60, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (128 + number, "ended\n"), ended.stderr
 
 
 SLOW_END = """
 import time
-from seaweedq.cli.child_process import end_on_signals
+from seaweedq.cli.child_process import ending_on_signals
 
 class Slow:
     def __del__(self):
@@ -80,15 +110,15 @@ class Slow:
         while time.monotonic() < end_s:
             pass
 
-end_on_signals()
-kept = Slow()
+with ending_on_signals():
+    kept = Slow()
 kept.itself = kept
 """
 
 
 @pytest.mark.process
 def test_an_end_that_takes_long_is_no_death_by_a_signal():
-    assert subprocess.run([sys.executable, "-c", SLOW_END], timeout=30).returncode == 0
+    assert subprocess.run([sys.executable, "-c", SLOW_END], timeout=60).returncode == 0
 
 
 def test_a_signal_outside_of_the_wait_ends_the_loop_and_interrupts_nothing():

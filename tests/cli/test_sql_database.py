@@ -1,12 +1,17 @@
 """A topic as SQL: names, parts of files, and where the rows come from."""
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
+import duckdb
 import pyarrow as pa
+import pytest
 
-from seaweedq.cli.sql_database import explained, literal, quoted, unquoted, view
+from seaweedq.cli import sql_database
+from seaweedq.cli.sql_database import Database, explained, literal, quoted, unquoted, view
 from seaweedq.client.core.calls import TopicFile
 from seaweedq.client.core.table import FilePart, Rows, TableRead
+from seaweedq.errors import ClientError
 
 SCHEMA = pa.schema([("_offset", pa.int64()), ("segment", pa.int32())])
 
@@ -28,6 +33,21 @@ def test_whole_files_are_one_scan_and_a_part_has_its_offsets() -> None:
     assert "read_parquet(['/x/it''s/segment=3/b']," in select
     assert "WHERE _offset >= 15 AND _offset < 20" in select
     assert select.startswith('SELECT "_offset", "segment" FROM (SELECT * FROM tails.t UNION ALL BY NAME ')
+
+
+def test_files_of_a_later_version_are_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = FilePart(TopicFile(3, "a", 0, 10, 1_000, 2, None), 0, 10)
+    reads = [TableRead("t", SCHEMA, SCHEMA, "file:///x/t", [late], [], schema_id=version) for version in (1, 1, 2)]
+    runs, pauses = [*reads], list[float]()
+    monkeypatch.setattr(sql_database, "time", SimpleNamespace(sleep=pauses.append))  # py4j has a thread that sleeps
+    with duckdb.connect() as connection:
+        database = Database(connection, SimpleNamespace(run=lambda _: runs.pop(0)), "", "skip")  # type: ignore[arg-type]
+        monkeypatch.setattr(database, "_topics", lambda _: ["t"])
+        assert database.planned("FROM t") == reads[2:]
+        assert len(pauses) == 2
+        runs += [reads[0]] * 10
+        with pytest.raises(ClientError, match="does not know the newest version of the schema of topic 't' yet"):
+            database.planned("FROM t")
 
 
 def test_rows_that_have_expired_are_left_out_of_all_parts() -> None:

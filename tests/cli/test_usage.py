@@ -21,27 +21,31 @@ NOBODY = ("--url", "http://127.0.0.1:9")
 @pytest.mark.parametrize(("given", "told"), [
     ("topic create", "TOPIC is missing; see seaweedq topic create --help"),
     ("pull t", "--subscription is missing; see seaweedq pull --help"),
-    ("topic create t --segments x", "--segments: 'x' must be a whole number; see seaweedq topic create --help"),
-    ("bench --producers 1.5", "--producers: '1.5' must be a whole number; see seaweedq bench --help"),
-    ("bench --rate much", "--rate: 'much' must be a number; see seaweedq bench --help"),
-    ("topic tail t -n 99999", "--number: '99999' must be at most 1,000; see seaweedq topic tail --help"),
-    ("pull t -s s --max 0", "--max: '0' must be at least 1; see seaweedq pull --help"),
-    ("topic list -o yaml", "--output: 'yaml' must be one of table, wide, json; see seaweedq topic list --help"),
+    ("topic create t --segments x",
+     "--segments: the value must be a whole number, not 'x'; see seaweedq topic create --help"),
+    ("bench --producers 1.5", "--producers: the value must be a whole number, not '1.5'; see seaweedq bench --help"),
+    ("bench --rate much", "--rate: the value must be a number, not 'much'; see seaweedq bench --help"),
+    ("topic tail t -n 99999", "--number: the value must be at most 1,000, not '99999'; see seaweedq topic tail --help"),
+    ("pull t -s s --max 0", "--max: the value must be at least 1, not '0'; see seaweedq pull --help"),
+    ("topic list -o yaml",
+     "--output: the format must be one of table, wide, json, not 'yaml'; see seaweedq topic list --help"),
     ("topic list --outptu x", "there is no option --outptu; the nearest is --output; see seaweedq topic list --help"),
     ("topcs", "there is no command topcs; the nearest is topic; see seaweedq --help"),
     ("topic lsit", "there is no command lsit; the nearest is list; see seaweedq topic --help"),
-    ("topic show t --url ftp://x", "--url: url is 'ftp://x'"),
-    ("topic list --url http://127.0.0.1:there", "--url: url is 'http://127.0.0.1:there'; it must be a URL such as http://"),
-    ("topic list --url http://127.0.0.1:65536", "--url: url is 'http://127.0.0.1:65536'; it must be a URL such as http://"),
+    ("topic show t --url ftp://x", "--url: url must be a URL such as http://127.0.0.1:8080, not 'ftp://x'"),
+    ("topic list --url http://127.0.0.1:there",
+     "--url: url must be a URL such as http://127.0.0.1:8080, not 'http://127.0.0.1:there'"),
+    ("topic list --url http://127.0.0.1:65536",
+     "--url: url must be a URL such as http://127.0.0.1:8080, not 'http://127.0.0.1:65536'"),
     ("publish t --file /dev/zero", "--file: '/dev/zero' is a device, not a regular file"),
     ("import t /dev/zero --format ndjson", "FILE: '/dev/zero' is a device, not a regular file"),
     ("sql FROM --memory lots", "--memory: 'lots': Parser Error: Memory must have a number (e.g. 1GB)"),
     ("topic create t --schema /none", "--schema: file '/none' does not exist; see seaweedq topic create --help"),
     ("topic list a", "got unexpected extra argument(s) (a); see seaweedq topic list --help"),
-    ("serve --port abc", "--port: 'abc' must be a whole number; see seaweedq serve --help"),
-    ("serve --port 99999", "setting port=99999: it must be at most 65,535 (given by --port)"),
-    ("serve --coordination 127.0.0.1:2379", "setting coordination='127.0.0.1:2379': expected a value such as "
-     "embedded or etcd://10.0.0.1:2379,10.0.0.2:2379 (given by --coordination)"),
+    ("serve --port abc", "--port: the value must be a whole number, not 'abc'; see seaweedq serve --help"),
+    ("serve --port 99999", "setting port must be at most 65,535, not 99999 (given by --port)"),
+    ("serve --coordination 127.0.0.1:2379", "setting coordination must be a value such as embedded or "
+     "etcd://10.0.0.1:2379,10.0.0.2:2379, not '127.0.0.1:2379' (given by --coordination)"),
     ("serve --config /none", "--config /none: the file does not exist"),
 ])  # fmt: skip
 def test_a_usage_error_is_one_line_and_exit_code_2(given: str, told: str) -> None:
@@ -87,7 +91,7 @@ def test_a_question_that_is_not_answered_ends_as_a_failure(real_broker) -> None:
     assert "1" in again.stderr
     wrong = seaweedq("topic", "set", "kept", "--retention-max-age-s", "0", *url)
     assert wrong.returncode == 1
-    assert "--retention-max-age-s is 0" in wrong.stderr
+    assert "--retention-max-age-s must be a number of at least 1, not 0" in wrong.stderr
 
 
 @pytest.mark.process

@@ -69,6 +69,8 @@ PLAIN = {
     ("post", "/v1/cluster/rebuild"),
     ("get", "/"),
     ("get", "/v1/whoami"),
+    ("get", "/v1/denials"),
+    ("post", "/v1/denials"),
     ("get", "/v1/principals"),
     ("put", "/v1/principals/{principal}"),
     ("get", "/v1/principals/{principal}"),

@@ -263,7 +263,7 @@ def test_arrow_is_answered_with_ids_where_they_are_asked_for(real_broker) -> Non
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     body = sink.getvalue().to_pybytes()
-    with httpx.Client(base_url=real_broker.url, headers={"content-type": ARROW}, trust_env=False) as http:
+    with httpx.Client(base_url=real_broker.url, headers={"content-type": ARROW}, timeout=30, trust_env=False) as http:
         http.put("/v1/topics/asked", json={})
         at = "/v1/topics/asked/messages"
         assert "ids" not in http.post(at, content=body).json()
@@ -290,7 +290,7 @@ def test_a_topic_that_was_made_anew_as_bytes_takes_no_json_texts(real_client: Cl
 
 @pytest.mark.process
 def test_a_request_for_a_topic_of_another_format_stores_nothing(real_broker) -> None:
-    with httpx.Client(base_url=real_broker.url, trust_env=False) as http:
+    with httpx.Client(base_url=real_broker.url, timeout=30, trust_env=False) as http:
         http.put("/v1/topics/formats", json={"format": "bytes"})
         at = "/v1/topics/formats/messages"
         refused = http.post(at, json={"value_base64": ""}, params={"format": "json"})

@@ -173,6 +173,8 @@ async def test_a_wait_that_is_cancelled_ends_no_iteration_and_loses_nothing() ->
     for _ in range(3):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(found), 0.05)
+    while not broker.pulls:
+        await asyncio.sleep(0.01)
     assert broker.pulls == 1, "the pull goes on"
     broker.go_on.set()
     first, second = await asyncio.wait_for(anext(found), 30), await asyncio.wait_for(anext(found), 30)
@@ -203,6 +205,8 @@ async def test_an_iteration_that_nobody_has_any_more_pulls_no_more() -> None:
     found = client.subscribe("t", "s")
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(anext(found), 0.05)
+    while not broker.pulls:
+        await asyncio.sleep(0.01)
     del found
     gc.collect()
     for _ in range(200):

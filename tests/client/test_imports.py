@@ -122,7 +122,7 @@ def test_a_refused_write_says_which_it_was():
             client.write("t", "w", 7, ["a"])
         with pytest.raises(InvalidName):
             client.write("t", "w/..", 7, ["a"])
-        with pytest.raises(ValueError, match="format is"):
+        with pytest.raises(ValueError, match="format must be"):
             client.write("t", "w", 7, ["a"], format="csv")
     assert raised.value.fields == {"newest": 9, "writer": "w", "number": 7}
 

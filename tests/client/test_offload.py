@@ -40,17 +40,17 @@ def _cut_short(store):
 
 def test_a_file_keeps_its_place_among_the_messages_and_what_follows_waits(store, payload_client, tmp_path):
     gate = threading.Event()
-    store.faults["PUT", "u0"] = [lambda _: gate.wait(10) and None]
+    store.faults["PUT", "u0"] = [lambda _: gate.wait(30) and None]
     (tmp_path / "a.json").write_bytes(b"[1]")
     with payload_client.producer("t") as producer:
         first = producer.send("before")
         file = producer.send_file(tmp_path / "a.json", key="k", headers={"h": "x"})
         last = producer.send("after")
-        assert first.result(5) == "0-0"
+        assert first.result(30) == "0-0"
         assert not file.done()
         assert not last.done()
         gate.set()
-        assert [file.result(5), last.result(5)] == ["0-1", "0-2"]
+        assert [file.result(30), last.result(30)] == ["0-1", "0-2"]
     assert _cut_short(store) == ["before", b"[1]", "after"]
     assert store.messages[1] == {"reference": {"upload_id": "u0"}, "key": "k", "headers": {"h": "x"}}
     assert store.uploads["u0"]["content_type"] == "application/json"
@@ -62,7 +62,7 @@ def test_files_upload_at_the_same_time_and_are_published_in_order(store, payload
     meet = threading.Barrier(2)
 
     def wait(_):
-        meet.wait(10)
+        meet.wait(30)
 
     store.faults["PUT", "u0"] = [wait]
     store.faults["PUT", "u1"] = [wait]
@@ -84,8 +84,8 @@ def test_a_file_that_fails_takes_none_of_the_others_with_it(store, payload_clien
     producer = payload_client.producer("t")
     store.faults["PUT", "u0"] = [lambda _: xml(400, "BadDigest")]
     bad, good = producer.send_file(paths[0]), producer.send("good")
-    assert isinstance(bad.exception(5), UploadMismatch)
-    assert good.result(5) == "0-0"
+    assert isinstance(bad.exception(30), UploadMismatch)
+    assert good.result(30) == "0-0"
     with pytest.raises(UploadMismatch):
         producer.close()
     assert store.uploads["u0"]["state"] == "removed"
@@ -96,7 +96,7 @@ def test_a_file_gone_before_its_turn_is_in_its_receipt_and_hides_no_error(store,
     sent = threading.Event()
 
     def unlink(_):
-        assert sent.wait(10)
+        assert sent.wait(30)
         (tmp_path / "b").unlink()
 
     store.faults["PUT", "u0"] = [unlink]
@@ -112,7 +112,7 @@ def _send_and_stumble(client, folder, sent):
         producer._uploads._threads.update(threading.Thread() for _ in range(3))  # one at a time
         receipts = [producer.send_file(folder / name) for name in "ab"]
         sent.set()
-        assert isinstance(receipts[1].exception(5), FileNotFoundError)
+        assert isinstance(receipts[1].exception(30), FileNotFoundError)
         raise KeyError("mine")
 
 
@@ -120,7 +120,7 @@ def test_an_upload_whose_message_is_refused_is_aborted(store, payload_client, tm
     (tmp_path / "a").write_bytes(b"a")
     store.faults["POST", "/messages"] = [lambda _: problem(404, "topic-not-found")]
     producer = payload_client.producer("t")
-    assert isinstance(producer.send_file(tmp_path / "a").exception(5), TopicNotFound)
+    assert isinstance(producer.send_file(tmp_path / "a").exception(30), TopicNotFound)
     with pytest.raises(TopicNotFound):
         producer.close()
     assert store.uploads["u0"]["state"] == "removed"
@@ -201,12 +201,12 @@ def test_another_topic_of_the_same_name_has_its_own_rule(store, payload_client):
     store.topic["key_field"] = "a"
     large = {"a": "1", "b": "2", "text": "x" * MIB}
     producer = payload_client.producer("t")
-    producer.send(large).result(5)
+    producer.send(large).result(30)
     store.topic["key_field"] = "b"
-    producer.send(large).result(5)
+    producer.send(large).result(30)
     assert [line["key"] for line in store.messages] == ["1", "2"]
     store.topic["format"] = "typed"
-    assert isinstance(producer.send(large).exception(5), MessageTooLarge)
+    assert isinstance(producer.send(large).exception(30), MessageTooLarge)
     with pytest.raises(MessageTooLarge):
         producer.close()
     assert len(store.uploads) == 2
@@ -257,7 +257,7 @@ def test_an_interrupt_leaves_at_once_and_aborts_what_is_on_its_way(store, payloa
 def _send_and_be_interrupted(client, path, began):
     with client.producer("t") as producer:
         producer.send_file(path)
-        assert began.wait(10)
+        assert began.wait(30)
         raise KeyboardInterrupt
 
 

@@ -88,7 +88,7 @@ def test_an_upload_in_parts_goes_on_with_those_that_are_missing(s3_broker, big):
     facts = {"size": SIZE, "sha256": hashlib.sha256(big[1]).hexdigest()}
     with Client(broker.url) as client:
         client.create_topic("resumed")
-        began = httpx.post(f"{broker.url}/v1/topics/resumed/uploads", json=facts, trust_env=False).json()
+        began = httpx.post(f"{broker.url}/v1/topics/resumed/uploads", json=facts, timeout=30, trust_env=False).json()
         upload, parts = began["upload_id"], began["parts"]
         assert parts > 1
         refusing = Watched(moto.endpoint, lambda request: request.url.params["partNumber"] == "2")

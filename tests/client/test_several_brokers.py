@@ -139,7 +139,7 @@ def test_a_producer_leaves_a_silent_owner_long_before_its_own_timeout(cluster):
     with Client(URLS, transport=httpx.MockTransport(cluster)) as client, client.producer("t") as producer:
         first = _send_until_split(producer, cluster)
         cluster.silent = {URLS[1]}
-        ids = [producer.send(n, key=KEYS[n % CELLS]).result(5) for n in range(first, first + 2 * CELLS)]
+        ids = [producer.send(n, key=KEYS[n % CELLS]).result(30) for n in range(first, first + 2 * CELLS)]
     assert len(ids) == 2 * CELLS
     assert cluster.waited_s
     assert set(cluster.waited_s) == {SILENT_S}
@@ -193,7 +193,7 @@ def test_all_calls_survive_the_loss_of_all_but_one_broker(cluster, client):
     assert client.topic("t")["key_field"] is None
     assert len(client.segments("t")) == 4
     with client.producer("t") as producer:
-        assert producer.send("a").result(5) == "0-0"
+        assert producer.send("a").result(30) == "0-0"
     assert cluster.published() == ["a"]
     cluster.down = set(URLS)
     with pytest.raises(ConnectionFailed):
@@ -237,7 +237,7 @@ def _send_until_split(producer, cluster):
 
 
 def _until_split(cluster):
-    end_s = time.monotonic() + 10
+    end_s = time.monotonic() + 30
     for n in itertools.count():
         yield n
         if {request.url.host for request in cluster.requests if request.method == "POST"} == {"b0", "b1", "b2"}:
@@ -254,7 +254,7 @@ def test_each_message_goes_to_its_owner_once_the_map_is_known(cluster, urls):
             producer.send(n, key=KEYS[n % CELLS])
         table = pa.table({"value": [str(n) for n in range(3000, 4000)], "_key": [KEYS[n % CELLS] for n in range(1000)]})
         deliveries = producer.send_table(table)
-        assert sum(delivery.result(10).count for delivery in deliveries) == 1000
+        assert sum(delivery.result(30).count for delivery in deliveries) == 1000
         assert cluster.forwarded == 0
         assert len(deliveries) == 3
     assert all(cluster.values_of(KEYS[cell]) == list(range(cell, 4000, CELLS)) for cell in range(CELLS))
@@ -279,7 +279,7 @@ def test_a_producer_goes_on_without_an_owner_and_finds_the_next(cluster, client)
             producer.send(n, key=KEYS[n % CELLS])
         producer.flush()
         cluster.owners = {0: 0, 1: 2, 2: 2}
-        end_s = time.monotonic() + 10
+        end_s = time.monotonic() + 30
         for n in itertools.count(500):
             cluster.forwarded = 0
             producer.send(n, key=KEYS[n % CELLS])
@@ -309,9 +309,9 @@ async def test_the_async_producer_does_the_same(cluster):
 
 def test_unavailable_everywhere_is_raised_at_the_end_of_patience(cluster, client):
     cluster.faults = [lambda _: problem(503, "unavailable", retry_after="0")] * 10_000
-    producer = client.producer("t", delivery_timeout_s=0.2)
+    producer = client.producer("t", delivery_timeout_s=1)
     with pytest.raises(Unavailable):
-        producer.send("a").result(5)
+        producer.send("a").result(30)
     assert len({request.url.host for request in cluster.requests}) == 3
     with pytest.raises(Unavailable):
         producer.close()

@@ -60,7 +60,7 @@ def test_acks_go_out_while_the_iterator_waits(cluster, client):
     cluster.handle = watch
     messages = client.subscribe("t", "s")
     next(messages).ack()
-    assert acked.wait(5)
+    assert acked.wait(30)
     assert cluster.acked == ["0-0"]
 
 

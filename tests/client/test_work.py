@@ -36,7 +36,7 @@ def lag(client: Client, topic: str) -> tuple[int, int]:
 
 def test_messages_are_handled_by_several_at_once_and_acked(real_client: Client, topic: str) -> None:
     fill(real_client, topic, 40)
-    together = threading.Barrier(4, timeout=10)
+    together = threading.Barrier(4, timeout=30)
     seen: list[Any] = []
 
     def handle(message: Any) -> None:
@@ -183,12 +183,12 @@ def test_leases_are_extended_while_handlers_run(real_client: Client, topic: str)
 
 def test_closing_the_client_finishes_what_runs_and_gives_the_rest_back(real_client: Client, topic: str) -> None:
     fill(real_client, topic, 20)
-    both, finish = threading.Barrier(3, timeout=10), threading.Event()
+    both, finish = threading.Barrier(3, timeout=30), threading.Event()
     done: list[Worked] = []
 
     def handle(message: Any) -> None:
         both.wait()
-        finish.wait(10)
+        finish.wait(30)
 
     with Client(privates.urls(real_client)) as other:
         run = threading.Thread(
@@ -197,7 +197,7 @@ def test_closing_the_client_finishes_what_runs_and_gives_the_rest_back(real_clie
         run.start()
         both.wait()
         threading.Timer(0.2, finish.set).start()
-    run.join(10)
+    run.join(30)
     assert done == [Worked(acked=2)]
     assert lag(real_client, topic) == (18, 0), "nothing stays leased"
 
@@ -258,7 +258,7 @@ async def test_a_cancellation_leaves_nothing_leased(real_client: Client, topic: 
 
     async with AsyncClient(privates.urls(real_client)) as client:
         work = asyncio.create_task(client.work(topic, "s", handle, 2, start="earliest", mode="shared"))
-        await asyncio.wait_for(running.wait(), 10)
+        await asyncio.wait_for(running.wait(), 30)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
@@ -275,7 +275,7 @@ async def test_closing_the_async_client_finishes_what_runs(real_client: Client, 
 
     async with AsyncClient(privates.urls(real_client)) as client:
         work = asyncio.create_task(client.work(topic, "s", handle, 1, start="earliest", mode="shared"))
-        await asyncio.wait_for(running.wait(), 10)
+        await asyncio.wait_for(running.wait(), 30)
     assert await work == Worked(acked=1)
     assert lag(real_client, topic) == (2, 0)
 

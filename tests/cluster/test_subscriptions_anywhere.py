@@ -55,7 +55,7 @@ def test_a_waiting_pull_gets_what_comes_to_any_owner(together: Together) -> None
         for step in range(12):
             waiting = pool.submit(together.pull, step % BROKERS, wait_s=30)
             together.publish((step + 1) % BROKERS, 1)
-            found = waiting.result(timeout=10)
+            found = waiting.result(timeout=20)
             assert [message["value"] for message in found] == [step]
             together.ack(step % BROKERS, found)
 

@@ -11,7 +11,7 @@ from tests.support.tiers import later
 
 pytestmark = pytest.mark.process
 
-WITHIN_S = LEASE_S + 8
+WITHIN_S = LEASE_S + 26
 
 
 def others(broker: int) -> list[int]:

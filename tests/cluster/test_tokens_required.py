@@ -68,7 +68,9 @@ def test_tokens_become_required_under_load(broker_process: Callable[..., BrokerP
     with publishing(brokers, 2 * BROKERS) as failed, strangers(brokers) as statuses:
         write(auth="required")
         restart_all(brokers)
-        assert [httpx.get(f"{url}/v1/topics", trust_env=False).status_code for url in brokers.urls] == [401] * BROKERS
+        assert [httpx.get(f"{url}/v1/topics", timeout=30, trust_env=False).status_code for url in brokers.urls] == [
+            401
+        ] * BROKERS
         write(auth="required", peer_port=peers)
         restart_all(brokers)
         write(auth="required")

@@ -108,9 +108,9 @@ def test_each_changed_byte_is_damage(kept: Sealer) -> None:
 
 def test_a_snapshot_of_another_name_or_kind_is_damage() -> None:
     for kept in (BARE, SEALED):
-        with pytest.raises(Damaged, match=f"states the name {NAME}"):
+        with pytest.raises(Damaged, match=f"belongs to another backup, {NAME}"):
             decode_state(snapshot(kept), snapshot_name(3, 13), kept)
-        with pytest.raises(Damaged, match=f"states the name {NAME}"):
+        with pytest.raises(Damaged, match=f"belongs to another backup, {NAME}"):
             decode_change(snapshot(kept), CHANGE_NAME, kept)
 
 
@@ -127,7 +127,7 @@ def test_a_later_version_needs_a_newer_broker(monkeypatch: pytest.MonkeyPatch, n
 def test_a_backup_of_another_draft_is_refused(draft: int) -> None:
     data = bytearray(snapshot())
     data[10:12] = draft.to_bytes(2, "little")
-    with pytest.raises(LevelMismatch, match=f"^the backup {NAME} has "):
+    with pytest.raises(LevelMismatch, match=f"^the backup {NAME} was written "):
         decode_state(with_crc(bytes(data)), NAME, SEALED)
 
 
@@ -180,7 +180,7 @@ def test_without_a_secret_rights_stay_out_of_a_store_of_others() -> None:
 
 def test_a_forged_size_is_damage_and_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backup, "MAX_STATE_BYTES", 10)
-    with pytest.raises(Damaged, match="states an impossible size of its keys"):
+    with pytest.raises(Damaged, match="states that its keys and values have"):
         decode_state(snapshot(), NAME, SEALED)
 
 

@@ -321,7 +321,7 @@ async def test_the_end_of_a_lease_is_one_new_revision_in_watches(backend: Any) -
 
 async def collect(watch: AsyncIterator[Sequence[Change]], count: int) -> list[Change]:
     found: list[Change] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while len(found) < count:
             found += await anext(watch)
     return found
@@ -362,7 +362,7 @@ async def test_no_group_cuts_a_transaction_and_nothing_is_left_out(backend: Any,
 
     writing = asyncio.create_task(write())
     groups: list[Sequence[Change]] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         async for group in other.watch("a/", base):
             groups.append(group)
             if group[-1].value == b"29":
@@ -416,7 +416,7 @@ async def test_watches_end_when_their_handle_closes(coordination: Coordination, 
     for _ in reading:
         await read.acquire()
     await coordination.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert await asyncio.gather(*reading) == [seen] * 3
     assert seen == [Change("a", b"", revision or 0)]
 

@@ -31,7 +31,7 @@ class Candidate:
         return self
 
     async def lead(self) -> "Candidate":
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await self.election.elected()
         return self
 
@@ -153,7 +153,7 @@ async def test_a_lost_watch_is_begun_again(
     monkeypatch.setattr(third.coordination, "watch", watch)
     await second.stop()
     await third.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await failed.wait()
     await first.stop()
     await third.lead()

@@ -18,6 +18,7 @@ from seaweedq.coordination.keys import (
     COUNTERS,
     CREATIONS,
     CURSORS,
+    DENIALS,
     GROWTH,
     IMPORTS,
     JOURNALS,
@@ -115,6 +116,16 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
             expires_us=st.none() | COUNTS,
             grants=st.none() | GRANTS,
             parent=st.none() | NAMES,
+        ),
+    ),
+    DENIALS: (
+        [NAMES],
+        st.builds(
+            records.DenialRecord,
+            kind=st.sampled_from(["jti", "sub"]),
+            value=st.text(),
+            created_us=COUNTS,
+            expires_us=st.none() | COUNTS,
         ),
     ),
     SUSPICIONS: ([NAMES, NAMES], st.builds(records.SuspicionRecord, url=st.text())),
@@ -353,7 +364,7 @@ def test_parts_that_do_not_fit_are_programming_errors(parts: tuple[Any, ...]) ->
 
 
 def test_a_whole_key_is_no_prefix_since_others_may_begin_with_it() -> None:
-    with pytest.raises(ValueError, match="a prefix must have fewer parts"):
+    with pytest.raises(ValueError, match="must have at most 0 parts"):
         TOPICS.prefix("orders")
 
 

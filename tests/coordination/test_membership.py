@@ -163,7 +163,7 @@ async def test_the_task_renews_and_reports_a_lost_lease_once(
         coordination, clock, BrokerIdentity.new(ids, "b", ""), 0.03, on_lost=lambda: lost.put_nowait("lost")
     )
     await member.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         for _ in range(3):
             await renewals.acquire()
         assert member.valid()

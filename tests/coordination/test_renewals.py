@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +27,7 @@ from tests.support.tiers import marked
 
 T = TypeVar("T")
 LEASE_S = 5.0
-LEASES_S = {"embedded": 0.5, "etcd": 1.5}  # an etcd has leases of whole seconds
+LEASES_S = {"embedded": 1.2, "etcd": 1.5}  # an etcd has leases of whole seconds
 
 
 class SlowLeases:
@@ -187,13 +188,15 @@ def test_missed_renewals_are_counted_and_told_of_each_ten_seconds(
             await asyncio.sleep(3600)
             return True
 
+        def told() -> list[str]:  # of this broker: those of other tests may still try
+            return [text for text in caplog.messages if scene.member.broker in text]
+
         scene.leases.renew = miss  # type: ignore[method-assign]
         await asyncio.sleep(1.5 if error else LEASE_S + 1.5)
-        assert "1 renewals of the lease of" in caplog.text
-        assert len(caplog.records) == 1
+        assert [text.startswith("1 renewals of the lease of") for text in told()] == [True]
         await asyncio.sleep(30)
-        assert len(caplog.records) == 4
-        assert "10 renewals of the lease of" in caplog.records[-1].getMessage()
+        assert len(told()) == 4
+        assert told()[-1].startswith("10 renewals of the lease of")
         assert scene.member.missed_renewals in (31, 30)
 
     caplog.set_level(logging.INFO)
@@ -236,10 +239,12 @@ def lease_s(request: pytest.FixtureRequest) -> float:
 async def join(coordination: Coordination, ids: Ids, lease_s: float) -> AsyncIterator[Callable[..., Any]]:
     made: list[Membership] = []
 
-    async def join(**more: Any) -> Membership:
-        made.append(Membership(coordination, SystemClock(), BrokerIdentity.new(ids, "b", ""), lease_s, **more))
-        await made[-1].start()
-        return made[-1]
+    async def join(lease_s: float = lease_s, **more: Any) -> Membership:
+        while True:
+            made.append(Membership(coordination, SystemClock(), BrokerIdentity.new(ids, "b", ""), lease_s, **more))
+            with suppress(CoordinationUnavailable):  # on a busy machine the lease may end before it has joined
+                await made[-1].start()
+                return made[-1]
 
     yield join
     for member in made:
@@ -255,10 +260,12 @@ async def test_a_loop_that_stands_still_keeps_its_lease_only_with_the_thread(
     coordination: Coordination, join: Any, lease_s: float, in_thread: bool
 ) -> None:
     member = await join(background=LeaseThread if in_thread else None)
-    time.sleep(lease_s * 3)
+    time.sleep(lease_s * 1.5)
     assert member.valid() == in_thread
     assert await member.renew() == in_thread
-    assert (await coordination.get(BROKERS.key(member.broker)) is not None) == in_thread
+    async with asyncio.timeout(15):
+        while (await coordination.get(BROKERS.key(member.broker)) is not None) != in_thread:
+            await asyncio.sleep(0.05)  # etcd ends it up to 1 s later
 
 
 async def test_a_loop_that_hangs_loses_its_lease_and_learns_it(
@@ -267,21 +274,19 @@ async def test_a_loop_that_hangs_loses_its_lease_and_learns_it(
     monkeypatch.setattr(membership, "STALL_LEASES", 0.5)
     told = asyncio.Queue[int]()
     member = await join(background=LeaseThread, on_lost=lambda: told.put_nowait(threading.get_ident()))
-    time.sleep(lease_s * 2.5)
+    time.sleep(lease_s * 2.2)
     assert not member.valid()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         assert await told.get() == threading.get_ident()
         while await coordination.get(BROKERS.key(member.broker)) is not None:  # etcd ends it up to 1 s later
             await asyncio.sleep(0.05)
 
 
-async def test_a_revoked_lease_is_told_in_the_loop_of_the_broker(
-    coordination: Coordination, join: Any, lease_s: float
-) -> None:
+async def test_a_revoked_lease_is_told_in_the_loop_of_the_broker(coordination: Coordination, join: Any) -> None:
     told = asyncio.Queue[int]()
-    member = await join(background=LeaseThread, on_lost=lambda: told.put_nowait(threading.get_ident()))
+    member = await join(60, background=LeaseThread, on_lost=lambda: told.put_nowait(threading.get_ident()))
     await coordination.leases.revoke(member.lease)
-    async with asyncio.timeout(lease_s * 3 + 1):
+    async with asyncio.timeout(20):
         assert await told.get() == threading.get_ident()
     assert not member.valid()
 
@@ -289,10 +294,10 @@ async def test_a_revoked_lease_is_told_in_the_loop_of_the_broker(
 async def test_stopping_ends_the_thread(coordination: Coordination, join: Any) -> None:
     before = renewals()
     told: list[str] = []
-    member = await join(background=LeaseThread, on_lost=lambda: told.append("lost"))
+    member = await join(60, background=LeaseThread, on_lost=lambda: told.append("lost"))
     assert len(renewals() - before) == 1
     await member.stop()
-    assert renewals() == before
+    assert not renewals() - before
     assert not member.valid()
     assert await coordination.get(BROKERS.key(member.broker)) is None
     assert told == []

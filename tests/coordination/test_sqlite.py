@@ -46,7 +46,7 @@ async def main():
 """
 HOLD_A_LEASE = """
 async def main():
-    lease = (await coordination.leases.grant(1.5)).lease
+    lease = (await coordination.leases.grant(2.5)).lease
     await coordination.commit([], [Put("held", b"", lease)])
     print("held", flush=True)
     while await coordination.leases.renew(lease):
@@ -94,9 +94,9 @@ async def test_a_killed_process_loses_its_lease_but_not_before(path: Path, coord
     watch = coordination.watch("held", entry.revision)
     ended = asyncio.ensure_future(anext(watch))
     await asyncio.wait([ended], timeout=3)
-    assert not ended.done()  # two lease times: it was renewed
+    assert not ended.done()  # longer than its lease: it was renewed
     holder.send_signal(signal.SIGKILL)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert list(await ended) == [Change("held", None, entry.revision + 1)]
     assert await holder.wait() == -9
     assert await coordination.get("held") is None
@@ -237,7 +237,7 @@ async def test_own_changes_wake_watches_without_any_poll(path: Path) -> None:
         waiting = asyncio.ensure_future(anext(watch))
         for _ in range(3):
             await coordination.get("a")  # the watch has looked, and waits
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await act()
             await waiting
     await coordination.close()
@@ -258,7 +258,7 @@ async def test_a_long_log_is_read_in_whole_transactions(coordination: EmbeddedCo
     for n in range(600):
         await coordination.commit([], [Put("a/1", b"%d" % n), Put("a/2", b"%d" % n)])
     found: list[Change] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         async for group in coordination.watch("a/", 0):
             assert len(group) % 2 == 0
             found += group

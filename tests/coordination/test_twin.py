@@ -1,5 +1,6 @@
 """The memory twin and the SQLite engine are the same machine: any sequence of steps, the same answers."""
 
+import asyncio
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from seaweedq.coordination.interface import Compare, Delete, Put, WatchLost
 from seaweedq.coordination.memory import MemoryEngine
-from seaweedq.coordination.polling import Engine
+from seaweedq.coordination.polling import Changes, Engine, PollingCoordination
 from seaweedq.coordination.sqlite import Database
 from tests.support.tiers import examples
 
@@ -68,3 +69,33 @@ def test_both_engines_give_the_same_answers(steps: list[tuple[Any, ...]]) -> Non
                     assert answer(memory, *step) == answer(database, *step), step
         finally:
             database.close()
+
+
+class Counting(MemoryEngine):
+    def __init__(self) -> None:
+        super().__init__(Hands(), 100)  # type: ignore[arg-type]
+        self.looked: list[str] = []
+
+    def changes(self, prefix: str, revision: int) -> Changes:
+        self.looked.append(prefix)
+        return super().changes(prefix, revision)
+
+
+class Direct(PollingCoordination):
+    async def _run(self, step: Any, *args: Any, **kwargs: Any) -> Any:
+        return step(*args, **kwargs)
+
+
+async def test_a_commit_wakes_only_the_watches_of_its_keys() -> None:
+    engine = Counting()
+    coordination = Direct(engine, poll_s=3600)
+    waiting = {prefix: asyncio.ensure_future(anext(coordination.watch(prefix, 0))) for prefix in ("a/", "b/")}
+    for _ in range(10):
+        await asyncio.sleep(0)  # both have looked, and wait
+    engine.looked.clear()
+    await coordination.commit([], [Put("a/1", b"")])
+    assert [one.key for one in await waiting["a/"]] == ["a/1"]
+    assert engine.looked == ["a/"]
+    waiting["b/"].cancel()
+    await asyncio.wait([waiting["b/"]])
+    await coordination.close()

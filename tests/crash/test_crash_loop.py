@@ -37,7 +37,7 @@ def test_nothing_is_lost_or_doubled_over_twenty_kills(broker_process, history, s
     flush(broker.url)
     run = Run(history.events, over_http(broker.url), in_files(broker.store), listings)
     assert check(run) == []
-    assert min(acknowledged(history, publisher.name) for publisher in load.publishers) > 1000
+    assert min(acknowledged(history, publisher.name) for publisher in load.publishers) > 10 * KILLS
     assert len(listings[-1]) > len(listings[0])
 
 

@@ -120,7 +120,7 @@ def is_rich(broker, history):
 
 def has_tails(broker):
     """For each segment, whether it has rows that are in no file: a recovery appends those of all of them."""
-    answer = httpx.get(f"{broker.url}/v1/topics/{TOPIC}/segments", trust_env=False)
+    answer = httpx.get(f"{broker.url}/v1/topics/{TOPIC}/segments", timeout=30, trust_env=False)
     return [segment["flushed_offset"] < segment["end_offset"] for segment in answer.json()["segments"]]
 
 

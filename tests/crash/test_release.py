@@ -45,5 +45,5 @@ def publish(broker, history, name):
 
 
 def unreleased_bytes(broker):
-    text = httpx.get(f"{broker.url}/metrics", trust_env=False).text
+    text = httpx.get(f"{broker.url}/metrics", timeout=30, trust_env=False).text
     return next(float(line.split()[1]) for line in text.splitlines() if line.startswith("seaweedq_journal_unreleased"))

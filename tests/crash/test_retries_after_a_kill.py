@@ -24,7 +24,9 @@ class Retrying:
     def __init__(self, broker):
         self.broker = broker
         self.url = f"{broker.url}/v1/topics/{TOPIC}"
-        httpx.put(self.url, json={"initial_segments": SEGMENTS}, trust_env=False, verify=False).raise_for_status()
+        httpx.put(
+            self.url, json={"initial_segments": SEGMENTS}, timeout=30, trust_env=False, verify=False
+        ).raise_for_status()
 
     def publish(self, sequence, keys, media="application/x-ndjson"):
         lines = [{"value": {"p": "p", "n": sequence + n}, "key": key} for n, key in enumerate(keys)]

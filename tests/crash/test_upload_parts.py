@@ -46,6 +46,8 @@ def complete(http, upload) -> None:
         return
     for part in http.post(f"{place}/parts", json={"numbers": answer.json()["missing"]}).json()["parts"]:
         start = (part["number"] - 1) * PART
-        sent = httpx.put(part["url"], content=LARGE[start : start + PART], headers=part["headers"], trust_env=False)
+        sent = httpx.put(
+            part["url"], content=LARGE[start : start + PART], headers=part["headers"], timeout=30, trust_env=False
+        )
         assert sent.status_code == 200
     assert http.post(f"{place}/complete").status_code == 200

@@ -79,7 +79,12 @@ def test_a_live_prometheus_has_data_for_every_query(
     tmp_path: Path, broker_processes: Callable[..., BrokerProcess]
 ) -> None:
     broker = broker_processes()
-    ran(program("promtool"), "check", "metrics", given=httpx.get(f"{broker.url}/metrics", trust_env=False).content)
+    ran(
+        program("promtool"),
+        "check",
+        "metrics",
+        given=httpx.get(f"{broker.url}/metrics", timeout=30, trust_env=False).content,
+    )
     with prometheus(tmp_path, broker.url.removeprefix("http://")) as http:
         http.put(f"{broker.url}/v1/topics/t", json={})
         http.put(f"{broker.url}/v1/topics/t/subscriptions/s", json={"start": "earliest"})

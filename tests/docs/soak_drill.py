@@ -15,7 +15,7 @@ from tests.support.docs.page import DRILL, blocks
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.s3_service import S3Service
 
-BUCKETS = ("drill-1", "drill-2", "drill-3")
+BUCKETS = ("drill-1", "drill-2")
 
 
 @pytest.mark.process

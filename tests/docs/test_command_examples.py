@@ -32,6 +32,7 @@ LEFT_OUT = {
     "seaweedq verify flights --store file:///mnt/store --url http://b:8080": "needs this broker",
     "seaweedq import flights --upload 20260131-0-9f86d081884c7d659a2feaa0c55ad015 --format parquet": "needs it",
     "seaweedq token revoke 5f2b8a6c90d1e2f3": "needs this token",
+    "seaweedq denial remove sub-0f3e8a12c4b5d6e7f8091a2b3c4d5e6f": "needs this denial",
     "SEAWEEDQ_TOKEN_FILE=seaweedq-data/admin-token seaweedq whoami": "needs a broker with tokens",
     "seaweedq topic watch flights": "does not end",
     "seaweedq topic tail flights -n 0 --follow": "does not end",

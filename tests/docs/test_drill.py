@@ -34,4 +34,4 @@ def test_the_drill_has_each_way_to_lose_coordination() -> None:
     text = "\n".join(block.text for block in blocks(DRILL))
     ways = ("snapshot restore", f"{ETCD} etcd-3", "rm alone/coordination.db", "s3.copy")
     assert all(way in text for way in ways)
-    assert text.count("cluster rebuild\n") == 5
+    assert text.count("cluster rebuild\n") == 4

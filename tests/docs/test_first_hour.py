@@ -26,7 +26,7 @@ LEFT_OUT = {
 }
 INSTALL = re.compile(r"pip install '\.\[(.+)\]'\n")
 STATED_MB = re.compile(r"([\d,]+) MB")
-PRINTED_S = 10.0
+PRINTED_S = 30.0
 
 
 def section(page: str, heading: str) -> str:

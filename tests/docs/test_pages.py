@@ -53,7 +53,7 @@ LATER = {  # many commands, each a process
 
 
 @pytest.mark.process
-@pytest.mark.timeout(900)  # docs/do/spark.md starts a JVM for each of nine blocks
+@pytest.mark.timeout(900)  # docs/do/spark.md starts a JVM for each of four blocks
 @pytest.mark.parametrize("name", [later(name) if name in LATER else name for name in PAGES])
 def test_every_block_runs_as_written(name: str, page: Page) -> None:
     todo = sorted(blocks(name), key=lambda block: not block.starts_broker)

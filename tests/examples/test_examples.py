@@ -75,11 +75,32 @@ def test_a_table_is_imported_and_nothing_of_a_bad_one(run: Run) -> None:
 
 
 @pytest.mark.process
+def test_a_token_of_an_issuer_publishes_until_it_is_denied() -> None:
+    ran = subprocess.run([sys.executable, str(EXAMPLES / "oidc.py")], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert "alice published 1 message to flights\n" in ran.stdout
+    assert "alice may not publish to orders: the request needs the right publish on 'orders'\n" in ran.stdout
+    assert "denied sub alice; to allow it: seaweedq denial remove sub-" in ran.stdout
+    assert "alice's tokens are denied\n" in ran.stdout
+
+
+@pytest.mark.process
+def test_one_trace_has_all_steps_of_a_message() -> None:
+    ran = subprocess.run([sys.executable, str(EXAMPLES / "traces.py")], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    (_, shown) = (ROOT / "docs/operate/traces.md").read_text().split("```text\ncheckout")
+    assert ran.stdout == f"billed {{'order': 1}}\ncheckout{shown.partition('```')[0]}"
+
+
+@pytest.mark.process
 def test_the_dashboard_shows_what_comes(run: Run) -> None:
     pytest.importorskip("polars")
-    printed = run("dashboard.py", "--feed", "--seconds", "1")
-    assert "visits, the last 60 s" in printed
-    assert re.search(r"│ /\w*\s+│\s+[1-9]\d* ", printed)
+    for _ in range(5):  # on a busy machine nothing may come within a second
+        printed = run("dashboard.py", "--feed", "--seconds", "1")
+        assert "visits, the last 60 s" in printed
+        if found := re.search(r"│ /\w*\s+│\s+[1-9]\d* ", printed):
+            break
+    assert found
 
 
 def ship(broker: BrokerProcess, log: Path) -> str:
@@ -143,5 +164,5 @@ def test_programs_are_short_and_listed(name: str) -> None:
     assert f"]({name})" in (EXAMPLES / "README.md").read_text()
 
 
-def test_there_are_six() -> None:
-    assert len(PROGRAMS) == 6
+def test_there_are_eight() -> None:
+    assert len(PROGRAMS) == 8

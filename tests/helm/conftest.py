@@ -49,16 +49,21 @@ def helm(check_helm: Any) -> str:
 @pytest.fixture
 def render(helm: str, check_helm: Any, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Render the chart with one of its sets of values and what is given on top, and with options of helm: the manifests
-    by kind."""
+    by kind; what is of the marker has its name before the kind."""
 
     def rendered(case: str = "minimal", *options: str, **values: Any) -> dict[str, Any]:
         on_top = tmp_path / "values.yaml"
         on_top.write_text(yaml.safe_dump(values))
         given = ("--values", str(on_top), *options)
         manifests = check_helm.template(helm, CHART / "ci" / f"{case}-values.yaml", "1.35", *given)
-        return {manifest["kind"]: manifest for manifest in manifests}
+        return {_whose(one) + one["kind"]: one for one in manifests}
 
     return rendered
+
+
+def _whose(manifest: dict[str, Any]) -> str:
+    component = manifest["metadata"].get("labels", {}).get("app.kubernetes.io/component")
+    return "Marker" if component == "marker" else ""
 
 
 @pytest.fixture

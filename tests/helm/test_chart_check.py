@@ -59,7 +59,7 @@ async def test_it_asks_over_tls_with_a_token_of_only_the_rights_it_needs(render:
     async with (
         running(tmp_path / "data", **given) as broker,
         served(broker) as serving,
-        httpx.AsyncClient(base_url=serving.url, verify=trusted, headers=headers, trust_env=False) as http,
+        httpx.AsyncClient(base_url=serving.url, verify=trusted, headers=headers, timeout=30, trust_env=False) as http,
     ):
         assert (await http.put("/v1/principals/test", json={"grants": grants})).status_code == 201
         token = (await http.post("/v1/tokens", json={"principal": "test"})).json()["token"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from seaweedq.api.access.origins import HostRules
+from seaweedq.api.metrics.cluster import WANTED
 from seaweedq.cli.server import given_settings
 from seaweedq.cli.server.credentials import MIN_CHARACTERS, cluster_secret
 from seaweedq.errors import WrongHost
@@ -98,6 +99,16 @@ def test_without_a_port_for_brokers_there_is_none(render: Render) -> None:
     assert not {"SEAWEEDQ_PEER_PORT", "SEAWEEDQ_ADVERTISE_PEER_URL"} & environment(manifests, FIELDS).keys()
     assert [port["name"] for port in broker(manifests)["ports"]] == ["http"]
     assert len(manifests["NetworkPolicy"]["spec"]["ingress"]) == 1
+
+
+def test_grpc_has_a_port_of_the_service_if_it_is_wanted(render: Render, settings_of: Callable[..., Settings]) -> None:
+    manifests = render(config={"grpc_port": 9090})
+    assert settings_of(manifests).grpc_port == 9090
+    assert {one["name"]: one["containerPort"] for one in broker(manifests)["ports"]}["grpc"] == 9090
+    of_clients, _ = manifests["NetworkPolicy"]["spec"]["ingress"]
+    assert [port["port"] for port in of_clients["ports"]] == ["http", "grpc"]
+    ports = manifests["Service"]["spec"]["ports"]
+    assert [(one["name"], one["port"], one["targetPort"]) for one in ports][1] == ("grpc", 9090, "grpc")
 
 
 def test_the_settings_of_a_large_installation(render: Render, settings_of: Callable[..., Settings]) -> None:
@@ -225,6 +236,43 @@ def test_the_count_of_brokers_is_always_said(render: Render) -> None:
     assert scaled["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "queue-seaweedq"
 
 
+def test_autoscalers_follow_the_number_that_the_leader_recommends(render: Render) -> None:
+    labels = {"release": "queue"}
+    scaler = render(autoscaling={"enabled": True, "metricLabels": labels})["HorizontalPodAutoscaler"]["spec"]
+    (metric,) = [one["external"] for one in scaler["metrics"]]
+    assert metric["metric"] == {"name": WANTED.name, "selector": {"matchLabels": labels}}
+    assert metric["target"] == {"type": "AverageValue", "averageValue": "1"}  # so many brokers as the metric says
+    keda = render(autoscaling={"enabled": True, "maxReplicas": 20, "keda": {"prometheusUrl": "http://prometheus:9090"}})
+    assert "HorizontalPodAutoscaler" not in keda
+    spec = keda["ScaledObject"]["spec"]
+    (trigger,) = spec["triggers"]
+    assert (spec["minReplicaCount"], spec["maxReplicaCount"], trigger["metadata"]["threshold"]) == (3, 20, "1")
+    wanted = f'max({WANTED.name}{{namespace="queues",pod=~"queue-seaweedq-.*"}} > 0)'
+    assert (trigger["metadata"]["serverAddress"], trigger["metadata"]["query"]) == ("http://prometheus:9090", wanted)
+    assert trigger["metadata"]["ignoreNullValues"] == "false"  # else a missing metric counts as 0
+    assert spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == scaler["behavior"]
+
+
+def test_the_pod_that_marks_pods_may_do_nothing_else(render: Render) -> None:
+    tls, own = {"existingSecret": "queue-tls"}, {"name": "marker-token", "key": "t"}
+    made = render("full", autoscaling={"enabled": True, "tokenSecret": own}, tls=tls)
+    template = made["MarkerDeployment"]["spec"]["template"]
+    assert not made["Service"]["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    asking = made["NetworkPolicy"]["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"]
+    assert asking.items() <= template["metadata"]["labels"].items()
+    assert [rule["verbs"] for rule in made["MarkerRole"]["rules"]] == [["list"], ["patch"]]
+    account = made["MarkerServiceAccount"]["metadata"]["name"]
+    assert account == template["spec"]["serviceAccountName"] != pod(made)["serviceAccountName"]
+    (container,) = template["spec"]["containers"]
+    assert (template["spec"]["securityContext"], container["securityContext"]) == (
+        pod(made)["securityContext"],
+        broker(made)["securityContext"],
+    )
+    variables = {one["name"]: one.get("value") or one["valueFrom"]["secretKeyRef"] for one in container["env"]}
+    assert (variables["SERVICE"], variables["TOKEN"]) == ("https://queue:8080", own)
+    assert "MarkerDeployment" not in render()
+
+
 def test_pods_may_run_under_ids_that_the_platform_draws(render: Render) -> None:
     manifests = render("openshift")
     for spec in (pod(manifests), manifests["Pod"]["spec"]):
@@ -294,6 +342,7 @@ def test_what_is_there_already_is_not_made(render: Render) -> None:
         ({"config": {"tls_cert_file": "/x"}}, "tls_cert_file"),
         ({"config": {"peer_port": 8443}}, "peer_port"),
         ({"peerPort": 8080}, "peerPort"),
+        ({"config": {"grpc_port": 8443}}, "grpc_port is 8443"),
         ({"replicas": 3}, "replicas"),
         ({"secret": {"clusterSecret": ""}}, "secret.clusterSecret"),
         ({"secret": {"clusterSecret": "too-short-for-it"[: MIN_CHARACTERS - 1]}}, "clusterSecret"),
@@ -316,6 +365,7 @@ def test_what_is_there_already_is_not_made(render: Render) -> None:
         ({"podDisruptionBudget": {"maxUnavailable": 0}}, "maxUnavailable"),
         ({"podDisruptionBudget": {"maxUnavailable": "0%"}}, "maxUnavailable"),
         ({"autoscaling": {"enabled": True, "minReplicas": 5, "maxReplicas": 4}}, "minReplicas"),
+        ({"autoscaling": {"enabled": True}, "config": {"auth": "required"}}, "autoscaling.tokenSecret.name"),
     ],
 )
 def test_values_that_cannot_work_are_refused(render: Render, values: dict[str, Any], says: str) -> None:

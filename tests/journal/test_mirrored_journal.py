@@ -5,8 +5,11 @@ import asyncio
 import pytest
 
 from seaweedq.errors import CoordinationUnavailable, Fenced, RequestTooLarge, StoreUnavailable, Unavailable
-from seaweedq.journal.holdings import HoldAnswer
-from seaweedq.journal.mirrored_journal import MirrorRules
+from seaweedq.journal.holdings import HoldAnswer, HoldState
+from seaweedq.journal.mirrored_journal import TICK_S, MirrorRules
+from tests.support.brokers.simulated_loop import clock as loop_clock
+from tests.support.brokers.simulated_loop import simulate
+from tests.support.http.serving_protocol import Shifted
 from tests.support.journal.mirrored import BROKER, Mirrored, until
 from tests.support.journal.sim_disk import acks
 
@@ -40,7 +43,7 @@ async def test_a_commit_that_no_mirror_can_take_goes_into_the_store_at_once(monk
         return await hold(broker, data, timeout_s)
 
     monkeypatch.setattr(world.mirrors, "hold", refuse_large)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert await journal.append(acks(bytes(20_000))) == 0
     assert journal.mirrors == ()
     await journal.close()
@@ -48,11 +51,12 @@ async def test_a_commit_that_no_mirror_can_take_goes_into_the_store_at_once(monk
 
 
 async def test_what_is_in_memory_for_long_goes_into_one_slot() -> None:
-    world = Mirrored(MirrorRules(exposure_s=0.3))
+    world = Mirrored(MirrorRules(exposure_s=60.0), clock=(clock := Shifted()))
     journal = await world.begin("m1", "m2")
     for number in range(20):
         await journal.append(acks(b"%d" % number))
     assert world.slots == []
+    clock.more_s += 60.0
     await until(lambda: journal.exposed == 0)
     assert len(world.slots) == 1
     await until(lambda: all(one.holdings.size_bytes == 0 for one in world.mirrors.all.values()))
@@ -80,6 +84,26 @@ async def test_a_slot_under_way_is_not_stored_yet() -> None:
     assert await world.recovered() == [b"0"]
 
 
+async def test_a_call_that_was_lost_is_made_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the mirror's process has ended, the next connection is refused, and publishes wait for that."""
+    monkeypatch.setattr("seaweedq.journal.mirrored_journal.AGAIN_S", 60.0)
+    world = Mirrored(MirrorRules(exposure_s=None, patience_s=60.0))
+    journal = await world.begin("m1", "m2")
+    hold, lost = world.mirrors.hold, list[str]()
+
+    async def killed(broker: str, data: bytes, timeout_s: float) -> HoldAnswer:
+        if broker == "m1" and not lost:
+            lost.append(broker)
+            raise Unavailable("the connection was closed")
+        return HoldAnswer(HoldState.UNKNOWN) if broker == "m1" else await hold(broker, data, timeout_s)
+
+    monkeypatch.setattr(world.mirrors, "hold", killed)
+    async with asyncio.timeout(30):
+        await journal.append(acks(b"0"))
+    assert (lost, journal.mirrors) == (["m1"], ("m2",))
+    await journal.close()
+
+
 @pytest.mark.parametrize("how", ["dead", "silent", "forgetful", "draining"])
 async def test_a_mirror_in_trouble_is_replaced(how: str) -> None:
     world = Mirrored()
@@ -94,7 +118,7 @@ async def test_a_mirror_in_trouble_is_replaced(how: str) -> None:
         world.mirrors.all["m1"].takes_more = False
     else:
         world.mirrors.all["m1"].holdings.forget(BROKER)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         await journal.append(acks(b"1"))
     await until(lambda: set(journal.mirrors) == {"m2", "m3"})
     world.kill("m2")
@@ -118,11 +142,59 @@ async def test_without_mirrors_all_is_in_the_store() -> None:
     journal = await world.begin("m1", "m2")
     await journal.append(acks(b"0"))
     world.kill("m1", "m2")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         await journal.append(acks(b"1"))
     assert journal.exposed == 0
     await until(lambda: journal.mirrors == ())
     assert await world.recovered() == [b"0", b"1"]
+    await journal.close()
+
+
+def test_a_broker_that_starts_alone_has_its_mirrors_soon() -> None:
+    """Nothing is refused on the way, and the set grows once a second at most."""
+
+    async def work() -> None:
+        world = Mirrored(clock=loop_clock())
+        journal = await world.begin()
+        sent = [b"alone"]
+        await journal.append(acks(b"alone"))
+        assert (journal.mirrors, journal.exposed) == ((), 0)
+        grown_s = []
+        for mirror in ("m1", "m2"):
+            world.mirrors.add(mirror)
+            began_s, count = loop_clock().time(), len(journal.mirrors)
+            while len(journal.mirrors) == count:
+                sent.append(b"%d" % len(sent))
+                await journal.append(acks(sent[-1]))
+                await asyncio.sleep(TICK_S / 5)
+            grown_s.append(loop_clock().time() - began_s)
+        assert grown_s[0] < 0.2
+        assert 0.9 < grown_s[1] < 1.2
+        assert journal.exposed
+        assert await world.recovered() == sent
+        await journal.close()
+
+    simulate(work())
+
+
+async def test_a_call_and_a_piece_of_a_copy_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("holdings", "mirrored_journal"):
+        monkeypatch.setattr(f"seaweedq.journal.{module}.CALL_BYTES", 1500)
+    world = Mirrored()
+    journal = await world.begin("m1")
+    hold, sizes = world.mirrors.hold, list[int]()
+
+    async def counted(broker: str, data: bytes, timeout_s: float) -> HoldAnswer:
+        sizes.append(len(data))
+        return await hold(broker, data, timeout_s)
+
+    monkeypatch.setattr(world.mirrors, "hold", counted)
+    sent = [bytes([number]) * 600 for number in range(4)]
+    await asyncio.gather(*(journal.append(acks(one)) for one in sent))
+    assert len(sizes) > 1
+    assert max(sizes) < 1600
+    assert await world.recovered() == sent
+    assert len(world.slots) > 1, "a slot for each piece"
     await journal.close()
 
 
@@ -136,7 +208,7 @@ async def test_while_coordination_is_away_the_store_answers_for_dead_mirrors(mon
     with monkeypatch.context() as patch:
         patch.setattr(world.mirrors.coordination, "commit", away)
         world.kill("m1", "m2")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             await journal.append(acks(b"0"))
         assert journal.mirrors == ("m1", "m2") or set(journal.mirrors) == {"m1", "m2"}
     await until(lambda: journal.mirrors == ())
@@ -277,6 +349,47 @@ async def test_an_owner_that_was_paused_blames_nobody() -> None:
         broker.silent = False
     await appending
     assert set(journal.mirrors) == {"m1", "m2"}
+    await journal.close()
+
+
+async def test_a_mirror_that_was_dropped_is_asked_again_ever_later() -> None:
+    """After 10 s, then after twice as long each time, up to 5 min."""
+    world = Mirrored(clock=(clock := Shifted()))
+    journal = await world.begin("m1", "m2")
+    for pause_s in (10, 20, 40, 80, 160, 300, 300):
+        world.mirrors.all["m1"].holdings.forget(BROKER)
+        await journal.append(acks(b"0"))
+        await until(lambda: journal.mirrors == ("m2",))
+        clock.more_s += pause_s / 2  # less than the pause before, or as much
+        await asyncio.sleep(3 * TICK_S)
+        assert journal.mirrors == ("m2",), pause_s
+        clock.more_s += pause_s / 2 + 1
+        await until(lambda: set(journal.mirrors) == {"m1", "m2"})
+    await journal.close()
+
+
+async def test_one_that_cannot_be_called_yet_is_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that starts is in the roster a little before it listens: it is no mirror that was dropped."""
+    world = Mirrored(clock=(clock := Shifted()))
+    hold, refused = world.mirrors.hold, 0
+
+    async def refuse(broker: str, data: bytes, timeout_s: float) -> HoldAnswer:
+        nonlocal refused
+        if broker == "m2" and refused < 3:
+            refused += 1
+            return HoldAnswer(HoldState.UNKNOWN)
+        return await hold(broker, data, timeout_s)
+
+    monkeypatch.setattr(world.mirrors, "hold", refuse)
+    begun_s = clock.monotonic_s()
+    journal = await world.begin("m1", "m2")
+    assert refused == 3
+    assert clock.monotonic_s() - begun_s < 8, "10 s are for one that was dropped"
+    world.mirrors.all["m2"].holdings.forget(BROKER)
+    await journal.append(acks(b"0"))
+    await until(lambda: journal.mirrors == ("m1",))
+    await asyncio.sleep(1.5)
+    assert journal.mirrors == ("m1",), "this one was"
     await journal.close()
 
 

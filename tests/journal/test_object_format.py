@@ -81,14 +81,14 @@ def test_a_slot_under_another_name_is_damage(header: SlotHeader, number: int) ->
     data = encode_slot(header, ())
     for name in (slot_name(header.broker, number), slot_name("other", header.number)):
         if name != slot_name(header.broker, header.number):
-            with pytest.raises(JournalDamaged, match="states the name"):
+            with pytest.raises(JournalDamaged, match="belongs to another object"):
                 decode_header(data, name)
 
 
 def test_a_later_version_is_named_and_is_no_damage() -> None:
     data = bytearray(encode_slot(SlotHeader(SlotKind.DATA, "b", 0, "00" * 16, 0, 0), ()))
     data[8] = 2
-    with pytest.raises(JournalDamaged, match="has a bad header"):
+    with pytest.raises(JournalDamaged, match="has a damaged header"):
         decode_header(bytes(data), slot_name("b", 0))
     length = int.from_bytes(data[16:18], "little")
     data[12:16] = zlib.crc32(data[16:length], zlib.crc32(data[:12])).to_bytes(4, "little")

@@ -145,7 +145,7 @@ async def test_an_unknown_journal_that_is_damaged_stays(store: MemoryStore, capl
     assert await swept(store) == ["unknown/00000000", "unknown/00000001"]
     assert done_name("unknown") not in store.objects
     (record,) = caplog.records
-    assert "does not begin like a slot" in record.getMessage()
+    assert "does not begin with the header of a journal object" in record.getMessage()
 
 
 async def test_a_sweep_of_an_earlier_generation_deletes_nothing(store: MemoryStore) -> None:
@@ -169,7 +169,10 @@ async def test_needed_are_those_with_data_that_are_not_done(store: MemoryStore) 
     assert await store.create("_journals/strange/readme.txt", b"")
     found = {one.broker: one for one in await journals_in(store).needed()}
     record = JournalRecord("object", "")
-    assert found.pop("damaged").unread == "_journals/damaged/00000000 does not begin like a slot"
+    assert (
+        found.pop("damaged").unread
+        == "_journals/damaged/00000000: the object does not begin with the header of a journal object"
+    )
     assert found == {
         "new": NeededJournal("new", record, Seen(GENERATION, 100)),
         "old": NeededJournal("old", record, Seen(1, 100)),
@@ -258,6 +261,7 @@ async def test_what_is_not_that_brokers_stays(store: MemoryStore, caplog: pytest
     await done(store, "damaged", KEPT_S)
     assert await swept(store) == ["beside", "copy/00000000", "damaged/00000000", "strange/readme.txt"]
     assert len(caplog.records) == 3
+    assert "copy/00000000: the object's content belongs to another object, _journals/dead/00000000" in caplog.text
 
 
 async def test_a_folder_of_files_goes_once_it_is_done_and_nobody_has_its_key(tmp_path: Path) -> None:

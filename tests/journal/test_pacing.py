@@ -75,7 +75,7 @@ def test_the_usual_time_follows_what_puts_take() -> None:
 async def test_the_first_append_after_a_pause_goes_at_once_and_the_next_lingers() -> None:
     store, hands = HeldStore(), Hands()
     journal = journal_on(store, hands, linger_s=0.02)
-    await asyncio.wait_for(journal.pace(asyncio.Event()), 5)
+    await asyncio.wait_for(journal.pace(asyncio.Event()), 15)
     appends = [asyncio.create_task(journal.append(acks(b"a")))]
     await settle()
     pacing = asyncio.create_task(journal.pace(asyncio.Event()))
@@ -87,7 +87,7 @@ async def test_the_first_append_after_a_pause_goes_at_once_and_the_next_lingers(
     appends.append(asyncio.create_task(journal.append(acks(b"b"))))
     await settle()
     await hands.turn(0.021)
-    await asyncio.wait_for(journal.pace(asyncio.Event()), 5)
+    await asyncio.wait_for(journal.pace(asyncio.Event()), 15)
     for put in store.puts:
         await put.end()
     assert [await append for append in appends] == [0, 1]
@@ -95,7 +95,7 @@ async def test_the_first_append_after_a_pause_goes_at_once_and_the_next_lingers(
 
 async def test_two_paces_in_a_row_are_a_linger_apart_though_no_append_has_begun() -> None:
     journal = journal_on(HeldStore(), hands := Hands(), linger_s=0.02)
-    await asyncio.wait_for(journal.pace(asyncio.Event()), 5)
+    await asyncio.wait_for(journal.pace(asyncio.Event()), 15)
     second = asyncio.create_task(journal.pace(asyncio.Event()))
     await settle()
     assert not second.done()

@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.kubernetes import control_plane
 from tests.support.kubernetes.control_plane import Absent, ControlPlane
 from tests.support.kubernetes.kubelet import Kubelet
-from tests.support.kubernetes.release import NAMESPACE, Release
+from tests.support.kubernetes.release import Release
 from tests.support.processes.etcd_service import EtcdServer
 from tests.support.processes.s3_service import KEY, SECRET, S3Service
 
@@ -42,28 +43,53 @@ def helm_program() -> str:
 
 
 @pytest.fixture(scope="module")
-def kubelet(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubelet]:
-    """Three nodes, whose pods of the release's namespace run."""
-    plane.api.namespace(NAMESPACE)
-    found = Kubelet(plane.api, tmp_path_factory.mktemp("pods"), NAMESPACE, NETWORK)
+def kubelet(
+    request: pytest.FixtureRequest, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Kubelet]:
+    """Three nodes, whose pods of the release's namespace run. Each module has a namespace."""
+    namespace = request.path.stem.replace("_", "-")
+    plane.api.namespace(namespace)
+    found = Kubelet(plane.api, tmp_path_factory.mktemp("pods"), namespace, NETWORK)
     found.start()
     yield found
     found.end()
 
 
 @pytest.fixture(scope="module")
+def case() -> str:
+    """The file of values of the chart that a module installs."""
+    return "minimal"
+
+
+@pytest.fixture(scope="module")
+def more() -> dict[str, Any]:
+    """The values that a module gives on top."""
+    return {}
+
+
+@pytest.fixture(scope="module")
 def release(
-    plane: ControlPlane, helm_program: str, kubelet: Kubelet, etcd_server: EtcdServer, moto_server: S3Service
+    plane: ControlPlane,
+    helm_program: str,
+    kubelet: Kubelet,
+    etcd_server: EtcdServer,
+    moto_server: S3Service,
+    case: str,
+    more: dict[str, Any],
 ) -> Release:
     """The chart, installed with as few values as it takes."""
     values = {
         "image": {"repository": "seaweedq"},
-        "etcd": {"endpoints": [etcd_server.endpoint], "prefix": "kubernetes/"},
+        "etcd": {
+            "endpoints": [etcd_server.endpoint],
+            "prefix": f"{kubelet.namespace}/",
+            "tls": {"existingSecret": ""},
+        },
         "store": {"url": f"s3://{moto_server.bucket()}/m", "endpoints": [moto_server.endpoint], "addressing": "path"},
-        "config": {"auth": "none"},
         "secret": {"clusterSecret": "only-for-these-tests", "accessKeyId": KEY, "secretAccessKey": SECRET},
+        **more,
     }
-    made = Release(helm_program, plane, kubelet, values)
+    made = Release(helm_program, plane, kubelet, values, case)
     began = time.monotonic()
     code, printed = asyncio.run(made.apply("install"))
     assert code == 0, printed

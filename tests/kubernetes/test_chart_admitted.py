@@ -11,7 +11,11 @@ from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.long]
 CASES = sorted((ROOT / "helm" / "seaweedq" / "ci").glob("*-values.yaml"))
-OPERATORS = (("monitoring.coreos.com", "PodMonitor"), ("cert-manager.io", "Certificate"))
+OPERATORS = (
+    ("monitoring.coreos.com", "v1", "PodMonitor"),
+    ("cert-manager.io", "v1", "Certificate"),
+    ("keda.sh", "v1alpha1", "ScaledObject"),
+)
 
 
 @pytest.fixture
@@ -25,10 +29,10 @@ def check_helm(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture(scope="module")
 def operators(plane: ControlPlane) -> None:
-    """The kinds that operators bring: the one of Prometheus, and cert-manager. Their fields are not checked here."""
+    """The kinds that operators bring: Prometheus', cert-manager's and KEDA's. Their fields are not checked here."""
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    version = {"name": "v1", "served": True, "storage": True, "schema": schema}
-    for group, kind in OPERATORS:
+    for group, name, kind in OPERATORS:
+        version = {"name": name, "served": True, "storage": True, "schema": schema}
         names = {"plural": f"{kind.lower()}s", "singular": kind.lower(), "kind": kind}
         plane.api.create(
             {
@@ -39,7 +43,7 @@ def operators(plane: ControlPlane) -> None:
             }
         )
         until = time.monotonic() + 30
-        while plane.api.ask("GET", f"/apis/{group}/v1/{names['plural']}").status_code != 200:
+        while plane.api.ask("GET", f"/apis/{group}/{name}/{names['plural']}").status_code != 200:
             assert time.monotonic() < until
             time.sleep(0.1)
 

@@ -3,6 +3,8 @@
 The tests run in this order on one release, and leave it as they found it but for the last.
 """
 
+import asyncio
+
 import pytest
 
 from tests.support.kubernetes.load import Figures
@@ -68,11 +70,14 @@ async def test_of_two_evictions_the_second_waits_and_clients_see_nothing(release
     assert release.kubelet.least_ready >= 2
 
 
-async def test_turning_autoscaling_on_takes_no_broker_away(release: Release) -> None:
+async def test_turning_autoscaling_on_takes_no_broker_away_and_marks_one(release: Release) -> None:
     async with release.under_load() as figures:
         code, printed = await release.apply("upgrade", autoscaling={"enabled": True, "minReplicas": 2})
         assert code == 0, printed
         await release.autoscaled()
+        async with asyncio.timeout(90):
+            while len(release.marked()) != 1:
+                await asyncio.sleep(0.2)
     assert unharmed(figures)
     assert (release.replicas(), release.kubelet.least_ready) == (3, 3)
 

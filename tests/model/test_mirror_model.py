@@ -24,6 +24,7 @@ FOUND_IN = {
     "end before it is given": LOST,
     "lower the cursor": LOST,
     "a new epoch": LOST,
+    "renew the topic": LOST._replace(seeks=True),
 }
 
 
@@ -52,6 +53,7 @@ def search(bounds: Bounds) -> Explored:
         later(LOST._replace(commits=2, flushes=True)),
         later(LOST._replace(recoverers=2, crashes=2)),
         later(LOST._replace(changes=1)),
+        later(LOST._replace(seeks=True)),
     ],
     ids=[
         "two mirrors, a crash",
@@ -66,6 +68,7 @@ def search(bounds: Bounds) -> Explored:
         "a loss, two commits, files",
         "a loss, two recoveries, two crashes",
         "a loss, a change",
+        "a loss, a seek",
     ],
 )
 def test_the_design_holds(bounds: Bounds) -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.model.exploring import Explored, explore
 from tests.support.model.rebuild_ids import RULES, Bounds, World, fault, steps
-from tests.support.paths import ROOT
 
 ROLLS = Bounds(rolls=True)
 FILES = Bounds(unnoticed=True, files=True)
@@ -40,8 +39,3 @@ def test_a_rule_that_is_left_out_breaks_it(rule: str) -> None:
 def test_without_a_sign_an_id_may_be_given_out_again() -> None:
     """Where no sign shows a return, the counter is as it was: a seal that nobody has opened may name the next id."""
     assert "two contents" in str(search(ROLLS._replace(unnoticed=True)).fault)
-
-
-def test_the_page_names_every_rule() -> None:
-    page = (ROOT / "docs" / "internals" / "lost-coordination.md").read_text()
-    assert [rule for rule in RULES if f"| {rule} |" not in page] == []

@@ -24,7 +24,6 @@ from tests.support.model.split_world import (
     with_entry,
     with_record,
 )
-from tests.support.paths import ROOT
 from tests.support.tiers import later
 
 ROLL, MERGE = Bounds(messages=1), Bounds(old=2, messages=0, brokers=3)
@@ -186,11 +185,6 @@ def test_nothing_that_may_fail_to_happen_is_counted_on() -> None:
     dead = start_of(bounds)._replace(alive=frozenset([1]), commits=(Place(0, 0, 0), None))
     bound = [what for what, is_bound, _ in steps(dead, bounds) if is_bound]
     assert bound == ["R0 begins with X"]
-
-
-def test_the_page_names_every_rule() -> None:
-    page = (ROOT / "docs" / "internals" / "scaling.md").read_text()
-    assert [rule for rule in (*RULES, *EITHER, *SPARE) if f"| {rule} |" not in page] == []
 
 
 def test_a_world_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -154,7 +154,7 @@ def test_logical_types_and_field_ids(files: list[File]) -> None:
 
 
 def test_metadata_says_where_the_entry_belongs(files: list[File], server: BrokerProcess, client: Client) -> None:
-    cluster = httpx.get(f"{server.url}/v1/cluster", trust_env=False).json()
+    cluster = httpx.get(f"{server.url}/v1/cluster", timeout=30, trust_env=False).json()
     ranges = {segment["id"]: (segment["low"], segment["high"]) for segment in client.segments(TOPIC)}
     assert json.loads((server.store / "_cluster.json").read_bytes())["cluster"] == cluster["cluster"]
     for file in files:

@@ -48,7 +48,9 @@ FAULTY: dict[str, tuple[Any, dict[str, Any], list[InvalidRow]]] = {
         intake(key_field="k"),
         {"value": ['{"k":"a"}', '{"k":[]}', '{"k":"b"}'], "_key": ["a", None, "a"]},
         [
-            InvalidRow(1, "value", "k: the key field contains an object or an array, which cannot be a key"),
+            InvalidRow(
+                1, "value", "k is not valid: the key field contains an object or an array, which cannot be a key"
+            ),
             InvalidRow(2, "_key", "_key differs from the field 'k'"),
         ],
     ),

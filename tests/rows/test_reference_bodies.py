@@ -72,11 +72,14 @@ def test_a_null_is_no_reference() -> None:
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        ({"reference": {"upload_id": ID}, "value": 1}, "the message also has value;"),
-        ({"reference": {"upload_id": ID}, "value": None}, "the message also has value;"),
-        ({"reference": {"upload_id": ID}, "value_base64": ""}, "the message also has value_base64;"),
+        ({"reference": {"upload_id": ID}, "value": 1}, "the message has both a reference and the field value;"),
+        ({"reference": {"upload_id": ID}, "value": None}, "the message has both a reference and the field value;"),
+        (
+            {"reference": {"upload_id": ID}, "value_base64": ""},
+            "the message has both a reference and the field value_base64;",
+        ),
         ({"reference": {}}, "upload_id"),
-        ({"reference": ID}, "reference: must be an object"),
+        ({"reference": ID}, "reference must be an object"),
         ({"reference": {"upload_id": 5}}, "upload_id"),
         ({"reference": {"upload_id": ""}}, "upload_id"),
         ({"reference": {"upload_id": "x" * 65}}, "upload_id"),

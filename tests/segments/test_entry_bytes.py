@@ -52,3 +52,26 @@ def test_large_values_are_encoded_a_page_at_a_time() -> None:
         pa.set_memory_pool(before)
     assert pool.max_memory() < 6 << 20  # beside the rows, of 23 MiB, and the file
     assert pq.read_table(pa.BufferReader(data))["value"].combine_chunks().equals(batch.column("value"))
+
+
+def column_of(*values: pa.Array) -> pq.ColumnChunkMetaData:
+    """What the file of these values, of as many commits, says of their column."""
+    batches, end = [], 0
+    for one in values:
+        times = pa.array([1] * len(one), TIMESTAMP)
+        batches.append((end, pa.RecordBatch.from_arrays([times, one], schema=LAYOUT.rows(0))))
+        end += len(one)
+    data = entry.encode_entry(batches, LAYOUT, msgspec.structs.replace(METADATA, next_offset=end))
+    assert pq.read_table(pa.BufferReader(data))["value"].equals(pa.chunked_array(values))
+    group = pq.read_metadata(pa.BufferReader(data)).row_group(0)
+    found = group.column(group.num_columns - 1)
+    assert found.compression == "ZSTD"
+    return found
+
+
+@pytest.mark.parametrize("kind", ["noise", "text", "both"])
+def test_values_are_compressed_where_that_saves_space(kind: str) -> None:
+    noise, text = rows(500).column("value"), pa.array([b'{"carrier":"UA","delay":%d}' % n * 10 for n in range(500)])
+    found = column_of(*{"noise": [noise, rows(501).column("value")], "text": [text] * 2, "both": [noise, text]}[kind])
+    share = found.total_compressed_size / found.total_uncompressed_size
+    assert share > 0.99 if kind == "noise" else share < 0.7

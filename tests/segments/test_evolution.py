@@ -14,8 +14,18 @@ from seaweedq.errors import InvalidRequest, NotReady, SchemaIncompatible
 from seaweedq.rows.arrow_bodies import decode_arrow
 from seaweedq.rows.intake import Intake
 from seaweedq.segments.audit import disagreement
-from seaweedq.segments.evolution import RULES, Compatibility, History, is_same, next_version
-from seaweedq.segments.layout import TIMESTAMP, Format, Layout
+from seaweedq.segments.evolution import (
+    RULES,
+    Compatibility,
+    History,
+    aliases_of,
+    distinct,
+    is_same,
+    next_version,
+    warnings,
+    with_ids,
+)
+from seaweedq.segments.layout import TIMESTAMP, Format, Layout, identity
 from seaweedq.segments.rows import assemble
 from seaweedq.segments.schema import parse_schema
 from tests.support.segments.schema_changes import A, B, changed
@@ -94,13 +104,16 @@ def test_arrow_of_a_publisher_that_knows_the_type_of_before_is_taken(old: str, n
         ([A, B, {**GONE, "required": False}], [("gone", 11, "retired")]),
         ([A, B, {**GONE, "required": False, "name": "other"}], [("other", 11, "retired")]),
         ([A, B, {"name": "Gone", "type": "int"}], [("Gone", 12, "name")]),
-        ([A, {**B, "name": "c"}], [("b", 2, "renamed")]),
-        ([A, {**B, "name": "B"}], [("b", 2, "renamed")]),
+        ([{**A, "name": "k"}, {**B, "name": "c"}], []),
+        ([A, {**B, "name": "B"}], []),
+        ([A, {**B, "name": "GONE"}], [("GONE", 2, "name")]),
+        ([{**A, "name": "b"}, {**B, "name": "a"}], [("b", 1, "name"), ("a", 2, "name")]),
+        ([A, {**B, "name": "c"}, {"name": "b", "type": "string"}], [("b", 12, "name")]),
         ([A, {**B, "id": 3}], [("b", 3, "name")]),
         ([A, B, {"name": "c", "type": "int", "required": True}], [("c", 12, "added")]),
         (
             [{"id": 2, "name": "a", "required": True, "type": "int"}],
-            [("a", 1, "key"), ("b", 2, "renamed"), ("b", 2, "type"), ("b", 2, "required"), ("a", 2, "name")],
+            [("a", 1, "key"), ("b", 2, "type"), ("b", 2, "required"), ("a", 2, "name")],
         ),
     ],
 )
@@ -110,7 +123,59 @@ def test_a_change_is_taken_or_all_its_reasons_are_told(fields: list[dict[str, An
 
 def test_a_field_goes_only_if_that_is_wanted() -> None:
     with pytest.raises(SchemaIncompatible, match="'b': the schema lacks this field"):
-        next_version(schema(A), parse_schema(schema(A, B)), History(), drops=False)
+        next_version(schema(A), parse_schema(schema(A, B)), History(), knows=False)
+
+
+def test_a_version_states_the_earlier_names_of_its_fields() -> None:
+    known, newest = history(schema(A, B)), schema(A, B)
+    with pytest.raises(SchemaIncompatible, match="'b': the schema has another name for this field"):
+        next_version(schema(A, {**B, "name": "c"}), parse_schema(newest), known, knows=False)
+    for name, aliases in (("c", ["b"]), ("B", ["b", "c"]), ("b", ["B", "c"]), ("c", ["B", "b"])):
+        stated = schema(A, {**B, "name": name, "aliases": ["a"]})
+        newest, _ = next_version(stated, parse_schema(newest), known, key_field="a")
+        known.add(newest)
+        assert aliases_of(newest) == {name: aliases}
+    assert distinct("c", ["B", "b", "C"]) == ["b"]
+    assert with_ids(newest)["fields"] == [A, {**B, "name": "c"}]
+    refused, shown = warnings(parse_schema(schema(A, B)), parse_schema(newest))
+    assert "refuse messages that have the field 'b', unless the request's Schema-Id" in refused
+    assert 'DuckDB and Polars show null in \'c\' for their rows; read coalesce("c", "b")' in shown
+
+
+def test_a_version_tells_the_names_of_versions_that_were_lost() -> None:
+    now = schema(A, {**B, "name": "c", "aliases": ["b"]}, number=1)
+    newest, _ = next_version(schema(A, {**B, "name": "d"}), parse_schema(now), history(now))
+    assert aliases_of(newest) == {"d": ["b", "c"]}
+    with pytest.raises(SchemaIncompatible, match="'b': another field has or had this name"):
+        next_version(schema(A, {**B, "name": "c"}, {"name": "b", "type": "int"}), parse_schema(now), history(now))
+
+
+def test_the_earlier_names_of_a_schema_are_limited() -> None:
+    wide = [{"id": at, "name": f"{at:03}" + "é" * 126, "type": "int"} for at in range(1, 130)]  # 255 bytes each
+    before, after = (schema(*ones) for ones in (wide, [{**one, "name": f"x{one['id']}"} for one in wide]))
+    kept = schema(*after["fields"][:-1], wide[-1])
+    found, _ = next_version(kept, parse_schema(before), history(before))
+    assert len(aliases_of(found)) == 128
+    with pytest.raises(SchemaIncompatible, match="have 32895 bytes together; the limit is 32768"):
+        next_version(after, parse_schema(before), history(before))
+
+
+def test_the_fields_of_all_versions_together_are_limited() -> None:
+    known, now = History(), schema(A, B)
+    for at in range(20):
+        known.add(schema(A, B, *({"id": 3 + 500 * at + n, "name": f"x{at}-{n}", "type": "int"} for n in range(499))))
+    known.add(now)
+    more = [{"name": f"y{n}", "type": "int"} for n in range(18)]
+    next_version(schema(A, B, *more), parse_schema(now), known)
+    with pytest.raises(SchemaIncompatible, match="would have 10001 fields together; the limit is 10000") as refused:
+        next_version(schema(A, B, *more, {"name": "z", "type": "int"}), parse_schema(now), known)
+    assert (refused.value.fields["value"], refused.value.fields["bound"]) == (10_001, 10_000)
+
+
+def test_a_type_is_the_same_however_it_is_spelled() -> None:
+    before = schema(A, {**B, "type": "decimal( 05,\t2)"}, {"id": 3, "name": "c", "type": "fixed[004]"})
+    more = schema(*before["fields"], {"name": "d", "type": "int"})
+    next_version(more, parse_schema(before), history(before), Compatibility.FULL)
 
 
 def test_new_fields_get_the_next_ids_and_a_version_the_next_id() -> None:
@@ -141,6 +206,7 @@ def test_what_is_no_schema_is_an_invalid_request(stated: Any) -> None:
         ([A, {**B, "required": True}], [("b", 2, "required")]),
         ([A], []),
         ([B], [("a", 1, "reader required")]),
+        ([A, {**B, "name": "c"}], [("c", 2, "reader name")]),
     ],
 )
 def test_readers_of_an_earlier_version_read_what_is_compatible_forward(
@@ -176,8 +242,8 @@ def test_any_sequence_of_changes_shows_each_row_as_it_was(data: st.DataObject) -
     layout, names = found.newest, found.newest.values.names
     raised = [layout.raised(rows) for _, rows in found.rows]
     assert [one.select(names).to_pylist()[0] for one in raised] == found.expected
-    for (_, rows), row in zip(found.rows, found.model, strict=True):
-        lost = {name for number, name in found.retired.items() if row.get(number) is not None}
+    for (its, rows), row in zip(found.rows, found.model, strict=True):
+        lost = {one.name for one in its.values if row[identity(one)] is not None and identity(one) in found.retired}
         value = layout.dropped_value(rows)
         assert value in lost if lost else value is None
     table = layout.gather([*enumerate(raised)])

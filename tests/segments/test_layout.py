@@ -30,6 +30,14 @@ def ids(layout: Layout) -> dict[str, int]:
     return {name: number for name, number in found.items() if number != -1}
 
 
+def test_rows_keep_their_version_if_a_later_one_has_equal_columns() -> None:
+    """A field was added, and dropped again; their file states the version that the rows were written in."""
+    columns = FIELDS.with_metadata({b"schema-id": b"2"})
+    newest = Layout.from_format(Format.TYPED, columns)
+    assert newest.of(FIELDS, 0).schema_id == 0
+    assert newest.of(columns, 2) is newest
+
+
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.format)
 def test_every_column_has_its_id(layout: Layout) -> None:
     found = ids(layout)
@@ -49,5 +57,6 @@ def test_ids_are_unique_and_between_the_users_and_icebergs() -> None:
 
 def test_the_page_of_files_lists_them() -> None:
     page = (Path(layout.__file__).parents[2] / "docs" / "reference" / "files.md").read_text()
-    stated = re.findall(r"\| `([^`]+)` \| ([\d,]{13}) \|", page)
-    assert {name: int(number.replace(",", "")) for name, number in stated} == QUEUE_IDS
+    (stated,) = re.findall(r"ids from ([\d,]{13}) on, in this order: (.+)\.$", page, re.MULTILINE)
+    first, names = int(stated[0].replace(",", "")), re.findall(r"`([^`]+)`", stated[1])
+    assert {name: first + at for at, name in enumerate(names)} == QUEUE_IDS

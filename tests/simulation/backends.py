@@ -7,10 +7,10 @@ the life, so that it may take effect when the life has died, or has given up lon
 import asyncio
 import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, BinaryIO, ParamSpec, TypeVar
+from typing import Any, BinaryIO, ParamSpec, TypeAlias, TypeVar
 
 from seaweedq.clock import Clock
 from seaweedq.concurrency.futures import Signal
@@ -22,9 +22,11 @@ from seaweedq.storage.interface import Data, ListedObject, NoPresignedUrls
 from seaweedq.storage.memory import MemoryStore
 from tests.simulation.loop import Life, reach_outside
 from tests.simulation.returns import ReturningCoordination
+from tests.support.brokers.simulated_loop import settle
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Work: TypeAlias = Coroutine[Any, Any, R]
 TIMEOUT_S = 5.0
 ENDS_S = 0.1  # between two looks for leases that have ended
 
@@ -55,11 +57,8 @@ class _Server:
         self._draw = random.Random(f"{name} {seed}")
         self._usual_s = usual_s
         self._context = Context()
-        self._deferred: set[asyncio.Task[Any]] = set()
 
-    async def ask(
-        self, kind: str, do: Callable[[], Awaitable[R]], unknown: Callable[[str], Exception], writes: bool
-    ) -> R:
+    async def ask(self, kind: str, do: Callable[[], Work[R]], unknown: Callable[[str], Exception], writes: bool) -> R:
         """Does something, and answers. `writes`: it may happen later than its client believes."""
         await reach_outside()
         self.counts[kind] = self.counts.get(kind, 0) + 1
@@ -73,38 +72,35 @@ class _Server:
             await asyncio.sleep(usual_s * way)
             raise unknown(f"{kind}: refused")
         if writes and deferred < trouble.defers:
-            self._begin(do, late * trouble.late_s)
+            self._later(do, late * trouble.late_s)
             await asyncio.sleep(min(TIMEOUT_S, late * trouble.late_s))
             raise unknown(f"{kind}: no answer in time")
         if writes and twice < trouble.repeats:
-            self._begin(do, late * trouble.late_s)
-        task = self._begin(do, usual_s * (0.3 + way) + trouble.slow_s * way)
-        try:
-            result = await asyncio.shield(task)
-        finally:
-            if not task.done():  # whoever asked has given up
-                task.add_done_callback(_forget)
-        await asyncio.sleep(usual_s * (0.3 + back))
+            self._later(do, late * trouble.late_s)
+        done: asyncio.Future[R] = self._loop.create_future()
+        self._later(do, usual_s * (0.3 + way) + trouble.slow_s * way, done, usual_s * (0.3 + back))
+        result = await done
         if writes and forgotten < trouble.forgets:
             raise unknown(f"{kind}: the answer was lost")
         return result
 
-    def _begin(self, do: Callable[[], Awaitable[R]], after_s: float) -> asyncio.Task[R]:
-        async def later() -> R:
-            await asyncio.sleep(after_s)
-            return await do()
+    def _later(
+        self, do: Callable[[], Work[R]], after_s: float, done: asyncio.Future[R] | None = None, back_s: float = 0.0
+    ) -> None:
+        """Does something then. If somebody waits for it, `done` ends `back_s` later."""
+        self._loop.call_later(after_s, self._do, do, done, back_s, context=self._context)
 
-        task = self._loop.create_task(later(), context=self._context)
-        self._deferred.add(task)
-        task.add_done_callback(self._deferred.discard, context=self._context)
-        task.add_done_callback(_forget, context=self._context)
-        return task
-
-
-def _forget(task: asyncio.Task[Any]) -> None:
-    """Notes the error of what nobody waits for any more."""
-    if not task.cancelled():
-        task.exception()
+    def _do(self, do: Callable[[], Work[R]], done: asyncio.Future[R] | None, back_s: float) -> None:
+        result, failed = None, None
+        try:
+            do().send(None)
+            failed = AssertionError("what a server does waits for nothing")
+        except StopIteration as end:
+            result = end.value
+        except Exception as error:
+            failed = error
+        if done:
+            self._loop.call_later(back_s, settle, done, result, failed, context=self._context)
 
 
 class StoreServer(_Server):
@@ -187,7 +183,7 @@ class SimulatedStore(NoPresignedUrls):
     async def digest(self, name: str) -> tuple[int, str | None]:
         return await self._ask("size", lambda: self._memory.digest(name))
 
-    async def _ask(self, kind: str, do: Callable[[], Awaitable[R]], writes: bool = False) -> R:
+    async def _ask(self, kind: str, do: Callable[[], Work[R]], writes: bool = False) -> R:
         return await self._server.ask(kind, do, StoreUnavailable, writes)
 
 
@@ -213,14 +209,21 @@ class CoordinationServer(_Server):
         return self.engine.range("", "", ALL).entries
 
     def changed(self) -> None:
-        """Wakes watches."""
-        if self.engine.revision() != self._seen:
-            self._seen = self.engine.revision()
-            self.clients = [one for one in self.clients if not one.life.is_dead]
-            for client in self.clients:
+        """Wakes the watches of what has changed."""
+        before, self._seen = self._seen, self.engine.revision()
+        if self._seen == before:
+            return
+        try:
+            found = self.engine.changes("", before).changes if before < self._seen else ()
+        except WatchLost:  # it went back, and further on
+            found = ()
+        keys = tuple({one.key: None for one in found}) or None
+        self.clients = [one for one in self.clients if not one.life.is_dead]
+        for client in self.clients:
+            if client.watches(keys):
                 slow_s = self.trouble.slow_s + self.trouble.lag_s
                 after_s = self._usual_s * (1 + self._draw.random()) + slow_s * self._draw.random()
-                self._loop.call_later(after_s, client.wake, context=client.life.context)
+                self._loop.call_later(after_s, client.wake, keys, context=client.life.context)
 
     def compact(self) -> None:
         """Forgets all changes so far."""
@@ -245,10 +248,15 @@ class SimulatedCoordination(PollingCoordination):
         self._server = server
         server.clients.append(self)
 
-    def wake(self) -> None:
-        """Has its watches look."""
+    def watches(self, keys: Collection[str] | None) -> bool:
+        """Whether it watches one of these keys; or anything, without keys."""
+        prefixes = self._watches.values()
+        return bool(prefixes) if keys is None else any(key.startswith(one) for key in keys for one in prefixes)
+
+    def wake(self, keys: Collection[str] | None) -> None:
+        """Has its watches of these keys look."""
         if not self.is_cut:
-            self._wake()
+            self._wake(keys)
 
     def join(self) -> None:
         """Is cut off no more."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from seaweedq.broker.rpc.client import Relayed, Request
+from seaweedq.broker.rpc.peer_connections import Relayed, Request
 from tests.simulation.network import CLIENTS, Network, Refused, Reset
 from tests.support.brokers.simulated_loop import SimulatedLoop
 from tests.support.history.history import Event, Op, Type, digest
@@ -239,10 +239,12 @@ class Reader(Client):
 class Reshaper(Client):
     """Splits, merges, moves and rolls segments, by hand."""
 
+    topic: str = TOPIC
+
     async def step(self) -> None:
         await self.rest()
         try:
-            found = await self.ask("GET", "/segments")
+            found = await self.ask("GET", "/segments", topic=self.topic, allowed=(404,))
             if not found:
                 return
             open_ones = [one for one in found["segments"] if one["state"] == "open"]
@@ -256,6 +258,6 @@ class Reshaper(Client):
             elif act == "move":
                 owners = sorted({other["owner"] for other in open_ones if other.get("owner")})
                 body = {"to": self.rng.choice(owners)} if owners else {}
-            await self.answer("POST", f"/v1/topics/{TOPIC}/segments/{one['id']}/{act}", json.dumps(body))
+            await self.answer("POST", f"/v1/topics/{self.topic}/segments/{one['id']}/{act}", json.dumps(body))
         except Refused:
             return

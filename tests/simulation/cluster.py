@@ -103,7 +103,8 @@ class Cluster:
     failures: list[str] = field(default_factory=list)
     reached: dict[str, int] = field(default_factory=dict)  # fail points, and how often
     timeline: list[str] = field(default_factory=list)  # what became of lives, and when
-    planted: dict[tuple[int, str], Callable[[], None]] = field(default_factory=dict)
+    died_s: dict[str, float] = field(default_factory=dict)  # when a broker ended, by its id
+    planted: dict[tuple[int, str], list[Callable[[int], bool]]] = field(default_factory=dict)  # by process and place
 
     def __post_init__(self) -> None:
         clock = LifeClock(self.loop)
@@ -116,7 +117,7 @@ class Cluster:
     @contextmanager
     def living(self) -> Iterator[None]:
         """Fail points are those of lives meanwhile. None looks at the memory of the process, which has them all."""
-        with using(self._reach), mock.patch.object(UnusedMemory, "is_due", return_value=False):
+        with using(self._reach), mock.patch.object(UnusedMemory, "is_due", _never):
             self._context = copy_context()
             yield
 
@@ -128,7 +129,7 @@ class Cluster:
         life = self._context.run(Life, f"b{number}#{self.starts}")  # whoever begins it: its fail points are reached
         clock = before.clock if before else LifeClock(self.loop, *self._drift())
         process = self.processes[number] = Process(number, life, clock)
-        life.at_death.append(lambda: self.tell(f"{life.name} dies"))
+        life.at_death.append(lambda: self._end(process, "dies"))
         life.start(self._run(process), "process")
         return process
 
@@ -136,6 +137,11 @@ class Cluster:
         """How wrong the clock of a machine is."""
         draw = random.Random(f"clock {self.seed} {len(self.processes)}")
         return int(draw.gauss(0, 5e5)), draw.choice([0.0, draw.uniform(-MOST_DRIFT, MOST_DRIFT)])
+
+    def _end(self, process: Process, how: str) -> None:
+        self.tell(f"{process.life.name} {how}")
+        for broker in process.ids:
+            self.died_s.setdefault(broker, self.loop.time())
 
     def tell(self, text: str) -> None:
         """Puts something into the timeline."""
@@ -152,14 +158,15 @@ class Cluster:
     def is_last_mirror(self, number: int, stays: bool = False) -> bool:
         """Whether this process has the last holding that a set names, or owns the journal if there is none: what is
         lost with the owner and all mirrors is lost. Whether it has that holding still is not asked. If the process
-        `stays`, and may lose its lease alone, its holdings stay, too."""
+        `stays`, and may lose its lease alone, its holdings stay, too. One that leaves waits for them for so long only,
+        so it counts as gone."""
         for entry in self.coordination.engine.range(keys.MIRRORS.prefix(), "", 500).entries:
             (owner,), record = keys.MIRRORS.parse(entry.key), keys.MIRRORS.require(entry).record
             wanted = {one.broker for one in record.members}
             there = {
                 process.number
                 for process in self.processes.values()
-                if not process.life.is_dead and wanted.intersection(process.ids)
+                if not process.life.is_dead and not process.leaving.is_set() and wanted.intersection(process.ids)
             }
             is_owner = owner.startswith(f"b{number}.")
             if wanted and there <= {number} and (is_owner or (there and not stays)) and record.state != "decided":
@@ -225,7 +232,7 @@ class Cluster:
                 raise
             return True
         finally:
-            self.tell(f"{process.life.name} ends a life")
+            self._end(process, "ends a life")
             for end in ends:
                 end.cancel()
             pauses = process.life.pauses
@@ -281,5 +288,11 @@ class Cluster:
         self.reached[place] = self.reached.get(place, 0) + 1
         top = life.parent or life
         number = int(top.name[1:].split("#")[0])
-        if act := self.planted.get((number, place)):
-            act()
+        for act in [*self.planted.get((number, place), ())]:
+            if act(number):  # those behind it do not count this time
+                break
+
+
+def _never(_: UnusedMemory) -> bool:
+    """A Mock would remember each call."""
+    return False

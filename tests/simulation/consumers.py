@@ -155,6 +155,7 @@ class Seeker(Subscribed):
     call: int = 0
     wanted: dict[str, Any] = field(default_factory=dict)
     moved: dict[str, Any] = field(default_factory=dict)
+    stood: int = 0  # where that segment was acked to, when it was chosen
 
     def finished(self) -> bool:
         return self.stopping and not self.call
@@ -164,8 +165,8 @@ class Seeker(Subscribed):
             await self.rest()
             await self._choose()
         if self.call and (found := await self.said("seek", self.wanted)):
-            ends = {one["segment"]: one["from"] for one in found.get("segments") or ()}
-            told = {**self.moved, "acked_to": ends.get(self.moved["segment"])}
+            ends = {one["segment"]: one["from"] for one in found.get("segments") or ()}  # of the first answer alone
+            told = {**self.moved, "acked_to": ends.get(self.moved["segment"], self.stood)}
             self.story.told(self.name, "seek", "ok", self.call, [told])
             self.call = 0
 
@@ -177,7 +178,8 @@ class Seeker(Subscribed):
         lag = [one for one in found["lag"] if one["acked_to"]] if found else []
         if lag and not self.stopping:
             at = self.rng.choice(lag)
-            to = max(at["acked_to"] - self.rng.choice([1, 20, 200]), 0)
+            self.stood = at["acked_to"]
+            to = max(self.stood - self.rng.choice([1, 20, 200]), 0)
             self.moved = {"segment": at["segment"], "offset": to, "subscription": self.subscription}
             self.call = self.story.invoke(self.name, "seek", [self.moved])
             self.wanted = {"to": {"offsets": {str(at["segment"]): to}}, "id": f"{self.rng.getrandbits(64):016x}"}
@@ -282,6 +284,7 @@ class Tail(Client):
     last: str = ""
     next: dict[int, int] = field(default_factory=dict)  # by segment, at `last`
     seen: dict[int, int] = field(default_factory=dict)
+    above: list[str] = field(default_factory=list)  # positions behind the ends of their segments: of lost messages
 
     async def step(self) -> None:
         await self.rest()
@@ -292,6 +295,10 @@ class Tail(Client):
         try:
             while asyncio.get_running_loop().time() < until_s and not self.stopping:
                 part = await channel.read(20.0)
+                if part["type"] == "http.response.start" and part["status"] == 416:
+                    self.above.append(self.last)
+                    self.last, self.next = "", {}
+                    break
                 if part["type"] == "http.response.start" and part["status"] not in (200, 503):
                     raise WrongAnswer(f"{self.name}: {part}")
                 events = (text + part.get("body", b"").decode()).split("\n\n")

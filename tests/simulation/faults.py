@@ -12,24 +12,27 @@ from tests.simulation.backends import Trouble
 from tests.simulation.clients import Story
 from tests.simulation.cluster import Cluster, Process
 from tests.simulation.disks import DiskTrouble
+from tests.simulation.losses import Losses
 from tests.simulation.network import CLIENTS, Weather
 from tests.simulation.plan import BROKERS, Fault
 from tests.simulation.returns import Operator
 from tests.support.brokers import inside
-from tests.support.history.judged import RETURNS
+from tests.support.history.judged import LOST_JOURNAL, RETURNS
 
 LATE_S = 15.0
+FORGETS_S = 20.0  # before coordination goes back: the rules let acks be forgotten from 30 s before that on
 LEASE_ENDS = ("pause", "stall", "mute", "cut", "cut from coordination", "lease", "outlawed")  # by which a lease may end
 
 
 class Faults:
     """What carries out a plan's faults. `counts` has those that took effect, by kind."""
 
-    def __init__(self, cluster: Cluster, story: Story, operator: Operator) -> None:
+    def __init__(self, cluster: Cluster, story: Story, operator: Operator, losses: Losses) -> None:
         self.counts: dict[str, int] = {}
         self.came: set[Fault] = set()
         self._cluster = cluster
         self._operator = operator
+        self._losses = losses
         self._story = story
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -67,17 +70,20 @@ class Faults:
         left = fault.turn
         planted = [fault.broker] if fault.broker >= 0 else list(range(BROKERS))
 
-        def reached(number: int) -> None:
+        def reached(number: int) -> bool:
+            """Whether the fault strikes now."""
             nonlocal left
             left -= 1
-            if left == 0 and not come.done():
-                come.set_result(number)
-                for each in planted:
-                    self._cluster.planted.pop((each, fault.place), None)
-                self._strike(fault, number)
+            if left:
+                return False
+            come.set_result(number)
+            for each in planted:
+                self._cluster.planted[each, fault.place].remove(reached)
+            self._strike(fault, number)
+            return True
 
         for number in planted:
-            self._cluster.planted.setdefault((number, fault.place), lambda number=number: reached(number))
+            self._cluster.planted.setdefault((number, fault.place), []).append(reached)
         hit = await come
         await self._hit(fault, hit)
 
@@ -100,11 +106,13 @@ class Faults:
         self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
         self.came.add(fault)
         lines = [{"note": fault.kind, "broker": f"b{number}"}]
-        call = self._story.invoke("nemesis", "fault", lines)
         where = f" at {fault.place}" if fault.place else ""
         self._cluster.tell(f"{fault.kind} of b{number}{where}, for {fault.for_s:.3f} s")
+        untold_s = max(0.0, fault.for_s - FORGETS_S) if fault.kind in RETURNS else 0.0
         undo = self._begin(fault, self._cluster.processes[number])
-        await asyncio.sleep(fault.for_s)
+        await asyncio.sleep(untold_s)
+        call = self._story.invoke("nemesis", "fault", lines)
+        await asyncio.sleep(fault.for_s - untold_s)
         undo()
         self._cluster.tell(f"{fault.kind} of b{number} is over")
         self._story.told("nemesis", "fault", "ok", call, lines)
@@ -117,6 +125,8 @@ class Faults:
         others = [f"http://b{n}" for n in range(BROKERS) if n != number]
         dies = kind in ("kill", "power", "restart")
         if (dies or kind in LEASE_ENDS) and not process.life.is_dead and cluster.is_last_mirror(number, not dies):
+            return _nothing
+        if cluster.settings.get("journal") == "mirrored" and self._ends_mirrors_without_leases(kind, process):
             return _nothing
         if kind == "kill":
             process.life.die()
@@ -152,6 +162,10 @@ class Faults:
         if kind in ("lease", "early end"):
             self._end_lease(process, kind == "lease")
             return _nothing
+        if kind == LOST_JOURNAL:
+            self._operator.accept_losses()
+            lost = self._losses.begin(process)
+            return lambda: [cluster.again(one.number) for one in lost]
         if kind in RETURNS:
             return self._operator.begin(kind, cluster.coordination.records)
         if kind == "compaction":
@@ -191,6 +205,14 @@ class Faults:
         for name, value in changed.items():
             setattr(of, name, value)
         return lambda: [setattr(of, name, getattr(before, name)) for name in changed]
+
+    def _ends_mirrors_without_leases(self, kind: str, process: Process) -> bool:
+        """Whether a mirror is told to stop while leases end, owners' too: without a lease it waits for nobody."""
+        if kind == "restart":
+            return self._cluster.coordination.trouble.away or not process.is_ready
+        return kind == "coordination away" and any(
+            other.leaving.is_set() and not other.ended for other in self._cluster.processes.values()
+        )
 
     def _make_late(self, process: Process, lives_s: float) -> Callable[[], object]:
         """What a broker has just asked of coordination comes up to LATE_S later; it dies in `lives_s`, if at all."""

@@ -2,19 +2,26 @@
 
 import io
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import UNSET
 
 from seaweedq.cli.verify_run import Audit
 from seaweedq.coordination import keys
 from seaweedq.coordination.roster import is_recovered
 from seaweedq.errors import SeaweedqError
 from seaweedq.journal.object_format import COPY, done_name
+from seaweedq.segments.entry import MARKERS
+from seaweedq.segments.layout import Format, Layout, identity
+from seaweedq.segments.schema import parse_schema
 from tests.simulation.clients import TOPIC, Client
 from tests.simulation.cluster import Cluster
 from tests.simulation.network import Refused
@@ -25,6 +32,7 @@ from tests.support.history.history import Event, Letter, Row, row
 from tests.support.history.judged import Run, Segment
 
 HEAL_S = 60.0
+MARGIN_S = 0.1  # of clocks
 COLUMNS = ["_offset", "_key", "value"]
 
 
@@ -121,6 +129,28 @@ def first_again(run: Run) -> Iterator[str]:
             before |= {one.offset or 0 for one in here if (one.attempt or 1) < most}  # others die
 
 
+def alone(run: Run) -> Iterator[str]:
+    """In `ordered`, nobody gets later messages of a segment while another consumer holds an earlier one, of which
+    nobody has said anything, and which came to nobody since."""
+    holders: dict[tuple[str, int | None], dict[int, Event]] = defaultdict(dict)
+    for event in run.events:
+        terms, here, offset = run.terms_of(event.subscription), holders[event.subscription, event.segment], event.offset
+        if event.op == "seek" or terms.mode != "ordered":
+            here.clear()
+        elif event.op in ("nack", "reject"):
+            for later in [one for one in here if one >= (offset or 0)]:
+                del here[later]
+        elif event.op == "ack":
+            here.pop(offset or 0, None)
+        elif event.op == "deliver" and event.type == "ok" and offset is not None:
+            for before, held in here.items():
+                until_s = run.begun[held.call] + terms.ack_deadline_s - MARGIN_S
+                if before < offset and held.proc != event.proc and held.t < run.begun[event.call] and event.t < until_s:
+                    yield f"{held.proc} has {event.segment}-{before}, and {event.proc} got {offset} at {event.t:.3f}"
+                    break
+            here[offset] = event
+
+
 def held(cluster: Cluster) -> Iterator[str]:
     """What ready brokers hold, though no client is there any more (rule 19)."""
     for process in cluster.ready:
@@ -157,6 +187,48 @@ def left(cluster: Cluster) -> Iterator[str]:
     journals = sorted({folder.partition(COPY)[0] for folder in folders})  # a put of a copy may be late, too
     if needed := [broker for broker in journals if done_name(broker) not in objects]:  # the others will be swept
         yield f"the store has slots of the journals {needed}, which are not done, and all was flushed"
+
+
+def mixed(cluster: Cluster) -> Iterator[str]:
+    """What is wrong with the files of typed topics: each has the columns of one version, and each later version has a
+    marker. Versions rise within a segment, unless rows of an import have values that a later version would not show, so
+    a change of the schema cuts each segment at most once."""
+    records: dict[str, dict[int, pa.Schema]] = defaultdict(dict)
+    for entry in cluster.coordination.entries:
+        if entry.key.startswith(keys.SCHEMAS.prefix()):
+            topic, _, number = keys.SCHEMAS.parse(entry.key)
+            records[topic][number] = parse_schema(keys.SCHEMAS.require(entry).record.schema)
+        elif entry.key.startswith(keys.TOPICS.prefix()) and keys.TOPICS.require(entry).record.pending is not UNSET:
+            yield f"{entry.key} has a pending version"
+    layouts = {
+        (topic, number): Layout.from_format(Format.TYPED, columns)
+        for topic, versions in records.items()
+        for number, columns in versions.items()
+    }
+    newest: dict[str, Layout] = {}  # by the folder of a segment
+    markers: dict[str, set[int]] = defaultdict(set)
+    for name, data in sorted(cluster.store.memory.objects.items()):
+        found = re.fullmatch(r"topics/([^/]+)/(segment=[^/]+)/[^/]+[.]parquet", name)
+        if not found or found[1] not in records:
+            continue
+        file = pq.ParquetFile(io.BytesIO(data))
+        layout = layouts[found[1], msgspec.json.decode(file.metadata.metadata[b"seaweedq"])["schema_id"]]
+        if not file.schema_arrow.equals(layout.file):
+            yield f"{name} of version {layout.schema_id} has the columns {file.schema_arrow.names}"
+        if found[2] == f"segment={MARKERS}":
+            markers[found[1]].add(layout.schema_id)
+            continue
+        before = newest.setdefault(f"{found[1]}/{found[2]}", layout)
+        if layout.schema_id > before.schema_id:
+            newest[f"{found[1]}/{found[2]}"] = layout
+        elif layout.schema_id < before.schema_id:
+            there = {identity(one) for one in before.values}
+            dropped = [one.name for one in layout.values if identity(one) not in there]
+            if all(one.null_count == len(one) for one in file.read(dropped).columns):
+                yield f"{name} is of version {layout.schema_id}, behind a file of version {before.schema_id}"
+    for topic, versions in records.items():
+        if markers[topic] != (later := {number for number in versions if number > min(versions)}):
+            yield f"{topic} has markers of the versions {sorted(markers[topic])}, not of {sorted(later)}"
 
 
 def unsound(cluster: Cluster, folder: Path) -> Iterator[str]:

@@ -21,7 +21,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "flush_max_age_s": (1.0, 3.0, 30.0),
     "flush_max_bytes": (65_536, 1 << 20),
     "flush_min_bytes": (0, 1 << 20),
-    "cache_bytes": (0, 20_000, 1 << 27),
+    "memory_cache_bytes": (0, 20_000, 1 << 27),
     "snapshot_s": (2.0, 10.0),  # the checker lets acks of the last 30 s before a loss of coordination be forgotten
     "retention_grace_s": (60.0, 3600.0),
     "publish_timeout_s": (15.0,),
@@ -61,6 +61,8 @@ CONSTANTS: dict[str, tuple[int, ...]] = {
     "segments.chain.PAGE": (2, 7),
     "segments.entry.ROW_GROUP_ROWS": (3, 50),
 }
+ROUNDS = "broker.cluster.leadership.RETENTION_S"
+"""The time between rounds of retention, drawn where a topic has it."""
 BUDGET = "budget_bytes"
 """The memory of a broker, below what its settings take."""
 SMALL = 0.25  # the part of constants that are drawn

@@ -1,9 +1,9 @@
 """One event loop on simulated time for all lives of a world: a life pauses, goes on, or dies without another step.
 
 A life is known by the context of a callback. The loop keeps the callbacks of a life that is paused until it goes on
-(timers, too: they come late, as behind SIGSTOP), and drops those of a life that has died. Its tasks are held to the end
-of the run, with the garbage collection off, so that none of its `finally` clauses runs: a process that was killed
-cleans nothing up.
+(timers, too: they come late, as behind SIGSTOP), and drops those of a life that has died. None of its `finally` clauses
+runs (`burial`): a process that was killed cleans nothing up. Garbage is collected behind each tenth burial alone, so
+that this, too, follows from the seed.
 
 Nothing waits: the loop moves its time on to the next timer. Each turn takes some microseconds, and ties between timers
 are drawn. The steps of `outside`, which is no life of a process, take no time and draw nothing: a fault that is left
@@ -11,6 +11,7 @@ out moves nothing that comes before it.
 """
 
 import asyncio
+import gc
 import heapq
 import random
 import weakref
@@ -18,11 +19,14 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
+from tests.simulation.burial import STATE_AT, bury
 from tests.support.brokers.simulated_loop import SimulatedLoop, settle
 
 T = TypeVar("T")
 TIE_S = 1e-7
 TURN_S = 5e-6  # on the average
+RESOLUTION_S = 1e-9
+COLLECTED = 10  # garbage, behind so many burials
 
 
 class Life:
@@ -76,7 +80,8 @@ class Life:
             self.kept.clear()  # by which a task may be held alone
             for part in self.parts:
                 part.die()
-            for act in self.at_death:
+            acts, self.at_death = self.at_death, []
+            for act in acts:
                 act()
 
 
@@ -95,27 +100,6 @@ async def reach_outside() -> None:
         await asyncio.sleep(0)
 
 
-class _Handle(asyncio.Handle):
-    __slots__ = ()
-
-    def _run(self) -> None:
-        life = self._context.get(_life)  # type: ignore[attr-defined]
-        if life is None or not life.stands:
-            asyncio.Handle._run(self)  # type: ignore[attr-defined]
-        elif not life.is_dead:
-            life.kept.append(self)
-
-    def is_of(self, life: Life) -> bool:
-        """Whether it is a step of a life."""
-        return self._context.get(_life) is life  # type: ignore[attr-defined]
-
-
-class _Timer(asyncio.TimerHandle):
-    __slots__ = ()
-    _run = _Handle._run
-    is_of = _Handle.is_of
-
-
 class LivesLoop(SimulatedLoop):
     """The loop of a world; its small decisions follow from a seed. `errors` are those that nobody handled."""
 
@@ -123,14 +107,16 @@ class LivesLoop(SimulatedLoop):
         self._draw = random.Random(f"loop {seed}")
         self.errors: list[str] = []
         self.graves: list[asyncio.Task[Any]] = []
+        self.burials = 0
+        self._collects = False
+        self._timers: list[tuple[float, asyncio.TimerHandle]] = []
         super().__init__()
         self.outside = Life("outside")
-        self._hands.select = self._turn  # type: ignore[method-assign]
         self.set_task_factory(_task)
         self.set_exception_handler(self._note)
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
-        handle = _Handle(callback, args, self, context)
+        handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
 
@@ -144,8 +130,8 @@ class LivesLoop(SimulatedLoop):
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
         is_outside = (context.get(_life) if context is not None else _life.get()) is self.outside
         tie_s = 0.0 if is_outside else self._draw.random() * TIE_S
-        timer = _Timer(when + tie_s, callback, args, self, context)
-        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+        timer = asyncio.TimerHandle(when + tie_s, callback, args, self, context)
+        heapq.heappush(self._timers, (timer.when(), timer))
         return timer
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
@@ -165,23 +151,47 @@ class LivesLoop(SimulatedLoop):
         self._ready.extend(handles)  # type: ignore[attr-defined]
 
     def bury(self, tasks: "weakref.WeakSet[asyncio.Task[Any]]") -> None:
-        """Holds the tasks of a dead life."""
-        for task in tasks:
-            self.graves.append(task)
+        """Ends the tasks of a dead life, as soon as none of them is in a step."""
+        self.graves += tasks
+        if STATE_AT is not None:
+            self.call_soon(self._bury, context=self.outside.context)
 
-    def _turn(self, timeout: float | None = None) -> list[Any]:
-        """In place of a poll: nothing comes from outside."""
-        assert timeout is not None, "everybody waits, and nothing is due"
-        due: list[_Timer] = self._scheduled[:1]  # type: ignore[attr-defined]
-        if timeout > 0:
-            self._hands.now_s = max(self._hands.now_s, due[0].when())
-        for handle in self._ready or due:  # type: ignore[attr-defined]
-            if not handle.is_of(self.outside):
-                self._hands.now_s += 2 * TURN_S * self._draw.random()
+    def _bury(self) -> None:
+        bury(self.graves)
+        self.graves.clear()
+        self.burials += 1
+        if self.burials % COLLECTED == 0:
+            self._collects = True
+            gc.collect()
+            self._collects = False
+
+    def _run_once(self) -> None:
+        """A turn, in place of asyncio's, which polls: nothing comes from outside."""
+        ready, timers, hands = self._ready, self._timers, self._hands  # type: ignore[attr-defined]
+        while timers and timers[0][1].cancelled():
+            heapq.heappop(timers)
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            assert timers, "everybody waits, and nothing is due"
+            hands.now_s = max(hands.now_s, timers[0][0])
+        for handle in ready or [timer for _, timer in timers[:1]]:
+            if handle._context.get(_life) is not self.outside:
+                hands.now_s += 2 * TURN_S * self._draw.random()
                 break
-        return []
+        while timers and timers[0][0] < hands.now_s + RESOLUTION_S:
+            ready.append(heapq.heappop(timers)[1])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle.cancelled():
+                continue
+            life = handle._context.get(_life)
+            if life is None or not life.stands:
+                handle._run()
+            elif not life.is_dead:
+                life.kept.append(handle)
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if self._collects:  # nobody was left to see it
+            return
         error = context.get("exception")
         self.errors.append(f"{context['message']}: {error or context.get('task')!r}")
 

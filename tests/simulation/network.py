@@ -16,7 +16,10 @@ from urllib.parse import unquote
 
 import httpx
 
-from seaweedq.broker.rpc.client import Headers, Peers, Relayed, Request, Secured
+from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.rpc.peer_connections import Headers, Relayed, Request
+from seaweedq.broker.rpc.peer_keys import Secured
+from seaweedq.concurrency.futures import fail
 from seaweedq.errors import Unavailable
 from tests.simulation.loop import TIE_S, Life, reach_outside
 
@@ -94,7 +97,7 @@ class Channel:
 
         async def send(message: Mapping[str, Any]) -> None:
             await reach_outside()
-            if self._network.breaks():
+            if self._network.breaks(self.to):
                 self.put(Reset(f"{self.to} has reset the connection"))
             self.put(message)
 
@@ -164,7 +167,7 @@ class Network:
             self._later(self._hang_up, exchange)
 
     async def open(self, to: str, request: Request, *, socket: bool = False) -> Channel:
-        """Opens a connection of a client, whose request always arrives."""
+        """Opens a connection of a client, whose request arrives unless the broker is cut off from clients."""
         self.count += 1
         channel = Channel(self, to, socket)
         self.later(self._connect, channel, request, socket)
@@ -182,9 +185,10 @@ class Network:
         """When something arrives that is sent now."""
         return self._loop.time() + 0.0001 + 0.0015 * self._draw.random() ** 3
 
-    def breaks(self) -> bool:
-        """Whether a connection that sends something ends instead."""
-        return self.weather.forgets > 0 and self._draw.random() < 0.1 * self.weather.forgets
+    def breaks(self, url: str) -> bool:
+        """Whether a connection to a client ends where a broker sends something."""
+        is_lost = self.weather.forgets > 0 and self._draw.random() < 0.1 * self.weather.forgets
+        return is_lost or self._is_cut(url, CLIENTS)
 
     def ended(self, channel: Channel, run: asyncio.Task[Any]) -> None:
         """The broker has done with a connection."""
@@ -196,7 +200,7 @@ class Network:
 
     def _connect(self, channel: Channel, request: Request, socket: bool) -> None:
         life, app = self._listening.get(channel.to, (None, None))
-        if life is None:
+        if life is None or self._is_cut(CLIENTS, channel.to):
             channel.put(Refused(errno.ECONNREFUSED, "refused"))
             return
         self._channels.setdefault(channel.to, []).append(channel)
@@ -242,8 +246,7 @@ class Network:
             exchange.done.set_result(answer)
 
     def _fail(self, exchange: _Exchange, error: Exception) -> None:
-        if not exchange.done.done():
-            exchange.done.set_exception(error)
+        fail(exchange.done, error)
 
     def _hang_up(self, exchange: _Exchange) -> None:
         exchange.gone.set()

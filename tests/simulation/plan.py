@@ -11,14 +11,15 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from tests.simulation import knobs
-from tests.support.history.judged import RETURNS
+from tests.support.history.judged import LOST_JOURNAL, RETURNS
 
 BROKERS = 3
 SHORTEST_S = 10.0
+REJOINS_S = 3.0  # between two steps of a rolling restart
 AIMS = (
     *("fence.put", "fence.check", "leader.give", "leader.recover", "leader.look", "recover.append", "recover.acks"),
     *("recover.mark", "takeover.revoke", "takeover.recovered", "takeover.remove", "takeover.removed", "open.first"),
-    *("slot.put", "slot.stored", "slot.delete", "commit.append", "commit.durable", "commit.first", "batch"),
+    *("slot.put", "slot.stored", "slot.delete", "commit.append", "commit.durable", "commit.first", "write.batch"),
     *("entry.append", "entry.appended", "entry.encode", "flush.release", "journal.release", "mark.durable"),
     *("move.flushed", "move.given", "reshape.commit", "reshape.committed", "reshape.flushed", "reshape.held"),
     *("reshape.replaced", "reshape.resume", "reshape.sealed", "plan.write", "checkpoint.write", "checkpoint.written"),
@@ -39,6 +40,8 @@ AMONG = {"late change": "late transactions"}
 """Kinds that a choice of kinds has with others."""
 UNPROMISED = ("late listings", "wrong 404", "lost object", "early end")
 """Kinds that no broker promises to survive (docs/operate/store.md): what goes wrong then must not be silent."""
+EVERY = (*dict.fromkeys(KINDS), LOST_JOURNAL)
+"""All kinds, and the one that is drawn for mirrored journals alone."""
 WORK = ("producer", "streams", "tail", "worker", "seeks", "payloads", "imports", "deletions", "retention")
 """The clients beside the usual ones. What all but the first three have done may be lost with coordination."""
 AIMED = ("kill", "kill", "power", "pause", "cut", "lease", "outlawed", "outlawed")
@@ -76,6 +79,40 @@ MIRRORED = (
     *(("late change", "mirrors.change"), ("late change", "mirrors.change"), ("store away", "mirrors.copy")),
 )
 """Further faults of a mirrored journal. In a late change its owner dies, or goes on."""
+ACCEPTING = tuple(f"loss.{place}" for place in ("accept", "planned", "lower", "lowered", "renew", "ended"))
+"""The fail points of an accepted loss."""
+
+VERSIONS = (
+    *(("kill", f"schema.{place}") for place in ("decided", "marked", "counted")),
+    *((kind, f"schema.{place}") for kind in ("pause", "outlawed") for place in ("decided", "marked", "counted")),
+    *(("store away", "schema.decided"), ("late puts", "schema.decided"), ("lost puts", "schema.decided")),
+    *(("coordination away", "schema.marked"), ("lost transactions", "schema.marked")),
+    *(("late transactions", "schema.marked"), ("watches", "schema.marked")),
+    *(("late watches", "schema.decided"), ("late watches", "schema.counted"), ("late watches", "schema.counted")),
+    *(("kill", "commit.durable"), ("kill", "entry.append"), ("kill", "letter.publish"), ("kill", "change.put")),
+)
+"""Further faults of a topic whose schema changes."""
+OF_WORK = {
+    "seeks": tuple(f"seek.{place}" for place in ("begin", "begun", "cursors", "written")),
+    "payloads": (
+        *(f"upload.{place}" for place in ("begun", "recorded", "stored", "removed", "cleared")),
+        *("claim.checked", "claim.published"),
+    ),
+    "imports": (
+        *(f"import.{place}" for place in ("claimed", "checking", "running", "batch", "done")),
+        *(f"write.{place}" for place in ("listed", "claimed", "checking", "counted", "running", "batch", "done")),
+    ),
+    "deletions": (
+        *(f"create.{place}" for place in ("allocated", "segments", "record", "made")),
+        *(f"delete.{place}" for place in ("files", "file", "records", "record")),
+        *("subscribe.cursors", "subscribe.record", "unsubscribe.record", "unsubscribe.cursors"),
+    ),
+    "retention": tuple(
+        f"retention.{place}"
+        for place in ("number", "numbered", "marked", "raise", "raised", "deleted", "bury", "buried", "cursors")
+    ),
+}
+"""The fail points that brokers come to by the work of clients beside the usual ones."""
 
 
 @dataclass(frozen=True)
@@ -136,15 +173,17 @@ def draw(
     seed: int,
     length_s: float = 120.0,
     gap_s: float = 6.0,
-    kinds: Sequence[str] = KINDS,
+    kinds: Sequence[str] = EVERY,
     goes_back: bool = False,
     journal: str = "",
+    typed: bool = False,
 ) -> Plan:
     """The plan of a seed: a fault each `gap_s`, half of them aimed. In a quarter of the seeds, or in this one,
-    coordination `goes_back`; in none with a `journal` that is given as `mirrored`."""
+    coordination `goes_back`; in none with a `journal` that is given as `mirrored`. A fifth of the others, or this one,
+    which goes back in no case then, has a `typed` topic whose schema changes."""
     rng = random.Random(f"plan {seed}")
     goes_back |= rng.random() < 0.25  # acks from around it may be forgotten, so cursors are judged less
-    goes_back &= journal != "mirrored"
+    goes_back &= journal != "mirrored" and not typed
     faults = tuple(fault for fault in _faults(rng, length_s, gap_s, goes_back) if fault.kind in kinds)
     is_storm = rng.random() < 0.2  # moves and splits with commits under way, and nothing else
     drawn = knobs.draw(rng)
@@ -155,11 +194,18 @@ def draw(
         machines = BROKERS  # not all memory is lost at once
         of_mirrors = random.Random(f"mirrors {seed}")
         drawn |= {name: of_mirrors.choice(values) for name, values in knobs.MIRRORS.items()}
-        more = _on_mirrors(of_mirrors, length_s)
+        more = [*_on_mirrors(of_mirrors, length_s)]
+        if of_mirrors.random() < 0.2 and not typed:
+            at_s = of_mirrors.uniform(10, max(12, length_s - 30))
+            more.append(Fault(LOST_JOURNAL, at_s, _time(of_mirrors), of_mirrors.randrange(BROKERS)))
+            more.append(Fault("kill", at_s, _time(of_mirrors), -1, 0.0, of_mirrors.choice(ACCEPTING)))
         faults += tuple(fault for fault in more if AMONG.get(fault.kind, fault.kind) in kinds)
-    if asked := [kind for kind in kinds if kind in UNPROMISED]:
-        faults += tuple(_unpromised(random.Random(f"unpromised {seed}"), asked, length_s))
-    return Plan(
+    goes_back |= any(fault.kind == LOST_JOURNAL for fault in faults)  # for the clients
+    of_versions = random.Random(f"versions {seed}")
+    is_typed = not goes_back and (typed or of_versions.random() < 0.2)
+    if is_typed:
+        faults += tuple(fault for fault in _on_versions(of_versions, length_s) if fault.kind in kinds)
+    plan = Plan(
         seed,
         length_s,
         knobs=drawn,
@@ -174,6 +220,35 @@ def draw(
         others=tuple(rng.sample(WORK[:3] if goes_back else WORK, 0 if is_storm else rng.choice([0, 1, 2, 3]))),
         faults=faults,
     )
+    if is_typed:
+        few = {"publishers": 2, "consumers": plan.consumers[:1], "readers": 0, "reshapes": False, "others": ("typed",)}
+        plan = replace(plan, calls_per_s=of_versions.choice([0.5, 1.0]), **few)
+    of_work = random.Random(f"work {seed}")
+    if "retention" in plan.others:
+        drawn[knobs.ROUNDS] = of_work.choice([3.0, 15.0])
+    later = [*_on_work(of_work, plan.others, length_s)]
+    if asked := [kind for kind in kinds if kind in UNPROMISED]:
+        later += _unpromised(random.Random(f"unpromised {seed}"), asked, length_s)
+    return replace(plan, faults=plan.faults + tuple(fault for fault in later if fault.kind in kinds))
+
+
+def _on_work(rng: random.Random, others: Sequence[str], length_s: float) -> Iterator[Fault]:
+    for work in (one for one in others if one in OF_WORK):
+        at_s = 3.0
+        while (at_s := at_s + rng.expovariate(0.05)) < length_s - 10:
+            kind, place = rng.choice(("kill", "kill", "pause", "outlawed")), rng.choice(OF_WORK[work])
+            yield Fault(kind, at_s, _time(rng), -1, rng.random(), place, rng.choice([1, 1, 2]))
+            if rng.random() < 0.3:  # who takes the work over, too
+                yield Fault("kill", at_s, _time(rng), -1, 0.0, rng.choice(OF_WORK[work]))
+
+
+def _on_versions(rng: random.Random, length_s: float) -> Iterator[Fault]:
+    at_s = 5.0
+    while (at_s := at_s + rng.expovariate(0.15)) < length_s - 10:
+        kind, place = rng.choice(VERSIONS)
+        yield Fault(kind, at_s, _time(rng), -1, rng.random(), place, rng.choice([1, 1, 2]))
+        if kind in TAKEN_OVER and rng.random() < 0.3:  # the one who ends the change, too
+            yield Fault("kill", at_s, _time(rng), -1, 0.0, rng.choice(["schema.marked", "schema.counted"]), 1)
 
 
 def _faults(rng: random.Random, length_s: float, gap_s: float, goes_back: bool) -> Iterator[Fault]:
@@ -195,6 +270,9 @@ def _faults(rng: random.Random, length_s: float, gap_s: float, goes_back: bool) 
             yield Fault(kind, at_s, for_s, -1, amount, place, turn)
         else:
             yield Fault(kind, at_s, for_s, broker, amount)
+            if kind == "restart" and amount < 0.4:  # of all, one after the other
+                later = ((n, at_s + n * (for_s + REJOINS_S)) for n in range(1, BROKERS))
+                yield from (Fault(kind, at, for_s, (broker + n) % BROKERS) for n, at in later if at < length_s - 10)
         if kind in TAKEN_OVER and rng.random() < 0.4:
             kind, place = rng.choice(FOLLOWING)
             yield Fault(kind, at_s, rng.choice([rng.uniform(0.3, 1), _time(rng)]), -1, amount, place)

@@ -94,8 +94,12 @@ MIRRORED = (
     "mirror-drops-what-no-set-names",
     "commit-that-was-sent-is-refused",
     "unknown-mirrored-journal-is-empty",
+    "lost-journals-segments-go-on",
+    "lost-rows-stay-acked",
+    "dispatcher-goes-on-above-the-end",
+    "lossy-copy-counts-as-whole",
 )
-"""Those of a mirrored journal, rules 1 to 12 in order, for plans that have it."""
+"""Those of a mirrored journal, rules 1 to 12 in order and those of a loss, for plans that have it."""
 EVERY = tuple(dict.fromkeys((*NAMES, *RETURNS, *MIRRORED)))
 SLIPS = ("NameError", "AttributeError", "TypeError", "UnboundLocalError", "ImportError", "SyntaxError")
 

@@ -1,13 +1,15 @@
-"""Coordination goes back in a simulated world, and an operator asks for a rebuild wherever a broker waits for one.
+"""Coordination goes back in a simulated world, and an operator asks for a rebuild wherever a broker waits for one, or
+accepts the losses of journals.
 
 The operator is there from the first such fault on: without one a broker that waits is a defect, and stays visible.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from seaweedq.broker.rpc.client import Relayed, Request
+from seaweedq.broker.rpc.peer_connections import Relayed, Request
 from seaweedq.clock import Clock
 from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.memory import MemoryEngine
@@ -58,10 +60,15 @@ class ReturningCoordination(Held):
 class Operator:
     """Looks at all processes, and asks a broker that waits for a rebuild. `failures` are answers that must not be."""
 
-    def __init__(self, network: Network, processes: Mapping[int, Any], failures: list[str]) -> None:
+    def __init__(
+        self, network: Network, processes: Mapping[int, Any], failures: list[str], unknown: Callable[[], Sequence[str]]
+    ) -> None:
+        self.accepted: dict[str, float] = {}  # when a broker answered that the loss of a journal is accepted
         self._network = network
         self._processes = processes
         self._failures = failures
+        self._unknown = unknown
+        self._is_accepting = False
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, kind: str, coordination: ReturningCoordination) -> Callable[[], None]:
@@ -73,6 +80,11 @@ class Operator:
         saved = coordination.engine.saved()
         return lambda: coordination.go_back(saved)
 
+    def accept_losses(self) -> None:
+        """Accepts the loss of each journal that is unknown for good, from now on."""
+        self._is_accepting = True
+        self._task = self._task or asyncio.create_task(self._run(), name="operator")
+
     def end(self) -> None:
         """Looks no more."""
         if self._task:
@@ -83,12 +95,20 @@ class Operator:
             await asyncio.sleep(LOOK_S)
             lives = [process for process in self._processes.values() if not process.life.is_dead]
             for process in [one for one in lives if one.broker and one.broker.restored][:1]:
-                answer = await self._ask(process.url)
-                if answer and answer.status not in (200, 409, 503):
-                    self._failures.append(f"a rebuild: {answer.status} {answer.body[:300]!r}")
+                await self._ask(process.url, "rebuild", {})
+            for broker in self._unknown() if self._is_accepting else ():
+                for process in [one for one in lives if one.is_ready][:1]:
+                    if await self._ask(process.url, "accept-loss", {"broker": broker}):
+                        self.accepted[broker] = asyncio.get_running_loop().time()
 
-    async def _ask(self, url: str) -> Relayed | None:
-        request = Request("POST", "/v1/cluster/rebuild", {"Content-Type": JSON}, b"{}", CALL_S)
+    async def _ask(self, url: str, what: str, body: dict[str, str]) -> bool:
+        answer = await self._answer(url, f"/v1/cluster/{what}", json.dumps(body).encode())
+        if answer and answer.status not in (200, 409, 503):
+            self._failures.append(f"{what}: {answer.status} {answer.body[:300]!r}")
+        return answer is not None and answer.status == 200
+
+    async def _answer(self, url: str, path: str, body: bytes) -> Relayed | None:
+        request = Request("POST", path, {"Content-Type": JSON}, body, CALL_S)
         try:
             async with asyncio.timeout(CALL_S):
                 return await self._network.send(CLIENTS, url, request)

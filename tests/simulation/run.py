@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.simulation.plan import KINDS, Plan, draw, shrunk
+from tests.simulation.plan import EVERY, Plan, draw, shrunk
 from tests.simulation.world import Endless, Outcome, simulate
 from tests.support.paths import ROOT
 
@@ -63,9 +63,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first one")
     parser.add_argument("--minutes", type=float, default=2.0, help="simulated, of each")
     parser.add_argument("--gap", type=float, default=6.0, help="simulated seconds between two faults")
-    parser.add_argument("--faults", default=",".join(dict.fromkeys(KINDS)), help="kinds, with commas between them")
+    parser.add_argument("--faults", default=",".join(EVERY), help="kinds, with commas between them")
     parser.add_argument("--returns", action="store_true", help="coordination goes back in each")
     parser.add_argument("--journal", default="", help="this one in each, and none is drawn")
+    parser.add_argument("--typed", action="store_true", help="a typed topic whose schema changes, in each")
     parser.add_argument("--plan", type=Path, help="a kept plan in place of seeds")
     parser.add_argument("--log", action="store_true", help="the brokers' logs, of one seed")
     parser.add_argument("--no-shrink", action="store_true")
@@ -80,7 +81,8 @@ def main() -> int:
         plans = [Plan.from_json(chosen.plan.read_text())]
     else:
         seeds = range(chosen.seed, chosen.seed + chosen.seeds)
-        plans = [draw(seed, chosen.minutes * 60, chosen.gap, kinds, chosen.returns, chosen.journal) for seed in seeds]
+        drawn = kinds, chosen.returns, chosen.journal, chosen.typed
+        plans = [draw(seed, chosen.minutes * 60, chosen.gap, *drawn) for seed in seeds]
     if chosen.log:
         tell(_run(plans[0], True))
         os._exit(0)  # the tasks of the dead would clean up
@@ -97,6 +99,9 @@ def main() -> int:
             failed += [outcome] if outcome.wrong else []
             if (failed and chosen.first) or cpu_s > chosen.cpu_s:
                 break
+        else:  # `terminate` alone may wait for ever for a process that has just begun in place of an ended one
+            pool.close()
+            pool.join()
     print(f"{runs} runs, {len(failed)} failed, {cpu_s:.0f} s of CPU")
     tell_counts("faults that came", took, set(kinds) if not chosen.plan else ())
     tell_counts("fail points reached", reached, fail_points() if not chosen.plan else ())
@@ -121,9 +126,11 @@ def tell_counts(what: str, counts: Counter[str], wanted: Collection[str]) -> Non
 
 
 def fail_points() -> set[str]:
-    """All of the package."""
-    sources = (path.read_text() for path in (ROOT / "seaweedq").rglob("*.py"))
-    return {place for source in sources for place in re.findall(r'\breach\("([a-z.]+)"\)', source)}
+    """All of the package; those of the runner of files are an import's, and a write's."""
+    sources = [path.read_text() for path in (ROOT / "seaweedq").rglob("*.py")]
+    named = {place for source in sources for place in re.findall(r'\breach\("([a-z.]+)"\)', source)}
+    steps = {step for source in sources for step in re.findall(r'\b_reach\("([a-z]+)"\)', source)}
+    return named | {f"{kind}.{step}" for kind in ("import", "write") for step in steps}
 
 
 def commit() -> str:
@@ -137,6 +144,7 @@ def tell(outcome: Outcome) -> None:
     speed = outcome.simulated_s / outcome.cpu_s if outcome.cpu_s else 0
     print(
         f"seed {outcome.plan.seed}: {'WRONG' if outcome.wrong else 'good'}, {outcome.acknowledged} messages, "
+        f"the slowest {outcome.slowest_s:.2f} s, {outcome.unknown} publishes unknown, "
         f"{outcome.delivered} delivered, {outcome.starts} starts, {len(outcome.plan.faults)} faults, "
         f"{outcome.simulated_s:.0f} s in {outcome.cpu_s:.1f} s of CPU ({speed:.0f} times), {outcome.digest[:12]}",
         flush=True,

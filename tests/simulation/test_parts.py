@@ -1,22 +1,36 @@
 """The parts of the simulation: lives, the network, the servers, plans."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import gc
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from seaweedq.broker.rpc.client import Request
+from seaweedq.checks import reach
 from seaweedq.coordination.interface import Put
 from seaweedq.errors import CoordinationUnavailable, StoreUnavailable
 from tests.simulation.backends import CoordinationServer, SimulatedCoordination, SimulatedStore, StoreServer, Trouble
-from tests.simulation.cluster import LifeClock
+from tests.simulation.clients import Story
+from tests.simulation.cluster import Cluster, LifeClock, Process
 from tests.simulation.disks import DiskMachine, DiskTrouble, LifeDisk
+from tests.simulation.faults import Faults
+from tests.simulation.judging import alone
 from tests.simulation.loop import Life, LivesLoop
+from tests.simulation.losses import Losses, without
 from tests.simulation.network import CLIENTS, Network, Refused, Reset
-from tests.simulation.plan import KINDS, UNPROMISED, Fault, Plan, draw, shrunk
+from tests.simulation.plan import KINDS, OF_WORK, UNPROMISED, Fault, Plan, draw, shrunk
+from tests.simulation.returns import Operator
+from tests.simulation.run import fail_points
+from tests.support.history.history import Event, Op
+from tests.support.history.judged import LOST_JOURNAL, Run, Segment
+from tests.support.history.terms import Terms
 
 HERE = "http://b0"
 
@@ -53,7 +67,7 @@ def test_a_paused_life_goes_on_late_and_a_dead_one_never_does() -> None:
         await asyncio.wait([tasks[0], tasks[3]])
         assert not tasks[1].done()
         assert not tasks[2].done()
-        assert loop.graves == [tasks[1]]
+        assert not loop.graves
 
     simulated(work)
     assert [at for name, at in steps if name == "paused"] == [1, 10, 11]
@@ -73,6 +87,58 @@ def test_a_task_that_a_paused_life_alone_holds_is_buried_with_it() -> None:
         assert len(loop.graves) == 1
 
     simulated(work)
+
+
+def test_a_dead_life_gives_its_memory_back_and_runs_no_finally() -> None:
+    ended: list[str] = []
+
+    class Large:
+        pass
+
+    @contextmanager
+    def within() -> Iterator[Large]:
+        try:
+            yield Large()
+        finally:
+            ended.append("context")
+
+    async def parts() -> AsyncIterator[Large]:
+        try:
+            yield Large()
+            await asyncio.sleep(9)
+        finally:
+            ended.append("parts")
+
+    async def inner(seen: "weakref.WeakSet[Large]") -> None:
+        with within() as one:
+            seen.add(one)
+            try:
+                async for each in parts():
+                    seen.add(each)
+            finally:
+                ended.append("task")
+
+    async def dies(life: Life) -> None:
+        try:
+            life.die()  # in its own step
+            await asyncio.sleep(1)
+        finally:
+            ended.append("its own step")
+
+    async def work(loop: LivesLoop) -> None:
+        life, seen = Life("dead"), weakref.WeakSet[Large]()
+        life.start(inner(seen))
+        await asyncio.sleep(1)
+        assert len(seen) == 2
+        life.start(dies(life))
+        await asyncio.sleep(10)
+        gc.collect()
+        assert len(seen) == 0
+        assert life.tasks.data == set()
+
+    simulated(work)
+    gc.collect()
+    assert ended == []
 
 
 def test_ties_between_timers_are_drawn_from_the_seed() -> None:
@@ -286,6 +352,12 @@ def test_a_plan_follows_from_its_seed_and_a_fault_left_out_changes_none() -> Non
     assert any(not fault.place for fault in plan.faults)
 
 
+def test_faults_are_aimed_at_fail_points_that_there_are() -> None:
+    aimed = {fault.place for seed in range(200) for fault in draw(seed).faults} - {""}
+    assert {place for place in aimed if not place.startswith("disk.")} <= fail_points()
+    assert set(chain.from_iterable(OF_WORK.values())) <= aimed
+
+
 def test_a_plan_is_shrunk_to_what_makes_it_fail() -> None:
     plan = replace(
         draw(5, 600), faults=tuple(Fault("kill", at, 1.0) for at in range(40)), consumers=("keyed", "shared")
@@ -300,6 +372,35 @@ def test_a_plan_is_shrunk_to_what_makes_it_fail() -> None:
     assert small.consumers == ("keyed",)
     assert (small.publishers, small.readers, small.reshapes) == (1, 0, False)
     assert 100 < small.length_s < 150
+
+
+def test_several_faults_wait_at_one_place_of_one_broker(tmp_path: Path) -> None:
+    came: list[int] = []
+
+    async def comes() -> None:
+        for n in range(6):
+            reach("slot.put")
+            await asyncio.sleep(0.1)
+            came.append(n)
+
+    async def work(loop: LivesLoop) -> None:
+        cluster, story = Cluster(loop, 1, tmp_path, {}), Story(loop)
+        with cluster.living():
+            cluster.processes = {n: Process(n, Life(f"b{n}#1"), LifeClock(loop)) for n in range(3)}
+            faults = Faults(cluster, story, Operator(cluster.network, {}, [], list), Losses(cluster))
+            first = Fault("pause", 0.0, 10.0, -1, place="slot.put")
+            faults.begin([first, replace(first, broker=0, turn=2), replace(first, broker=0)])
+            await asyncio.sleep(1)
+            cluster.processes[0].life.start(comes())
+            for before in ([], [0], [0, 1]):
+                await asyncio.sleep(5)
+                assert came == before
+                await asyncio.sleep(5.05)
+            await asyncio.sleep(5)
+            assert came == [0, 1, 2, 3, 4, 5]
+            assert faults.counts == {"pause": 3}
+
+    simulated(work)
 
 
 def test_a_store_misses_lists_late_and_loses() -> None:
@@ -325,3 +426,39 @@ def test_kinds_that_nobody_promises_to_survive_come_when_asked_for() -> None:
     assert {fault.kind for fault in usual.faults}.isdisjoint(UNPROMISED)
     assert asked.faults[: len(usual.faults)] == usual.faults
     assert {fault.kind for fault in asked.faults[len(usual.faults) :]} <= set(UNPROMISED)
+
+
+def delivered(proc: str, call: int, t: float, offset: int) -> list[Event]:
+    """A pull and what it brought."""
+    asked = Event(t - 0.1, proc, "deliver", "invoke", call, subscription="ordered")
+    return [asked, replace(asked, t=t, type="ok", segment=0, offset=offset, hash="x")]
+
+
+@pytest.mark.parametrize(("between", "found"), [(None, 1), ("ack", 0), ("nack", 0)])
+def test_in_ordered_nobody_gets_later_messages_than_another_holds(between: Op | None, found: int) -> None:
+    events = [*delivered("a", 1, 1.0, 5), *delivered("b", 2, 1.5, 6)]
+    if between:
+        events.insert(2, Event(1.1, "a", between, "invoke", 3, subscription="ordered", segment=0, offset=5))
+    run = Run(events, (), (), terms={"ordered": Terms("ordered", 2)})
+    assert len([*alone(run)]) == found
+
+
+def test_nobody_knows_of_lost_messages_whether_they_were_published() -> None:
+    published = [
+        Event(1.0, "p", "publish", "ok", n, producer="p", seq=n, hash=f"{n}", segment=0, offset=n) for n in (1, 2)
+    ]
+    seen = Event(1.1, "o", "cursor", "ok", 9, segment=0, acked_to=3)
+    rest = without(
+        Run([*published, seen, *delivered("a", 3, 2.0, 2)], (), (), segments={0: Segment(0, 9, end=2)}), {(0, 2)}
+    )
+    assert [(e.op, e.type) for e in rest.events] == [
+        *(("publish", "ok"), ("publish", "info"), ("cursor", "ok"), ("deliver", "invoke"))
+    ]
+    assert rest.events[2].acked_to == 2
+
+
+def test_journals_are_lost_in_some_plans_with_mirrors_alone() -> None:
+    lost = {seed for seed in range(60) for fault in draw(seed).faults if fault.kind == LOST_JOURNAL}
+    assert lost
+    assert {draw(seed).journal for seed in lost} == {"mirrored"}
+    assert not {"imports", "payloads"} & {other for seed in lost for other in draw(seed).others}

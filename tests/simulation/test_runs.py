@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.plan import UNPROMISED, Fault, Plan
+from tests.simulation.plan import BROKERS, UNPROMISED, Fault, Plan
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.process, pytest.mark.brokers]
@@ -38,14 +39,21 @@ def test_some_seeds() -> None:
 def test_fresh_seeds() -> None:
     """Others each time; a failure prints the seed, and `make simulate SEED=...` runs it again."""
     seed = str(int.from_bytes(os.urandom(4)))
-    status, printed = run("--seed", seed, "--seeds", "8", "--minutes", "2")
+    status, printed = run("--seed", seed, "--seeds", "4", "--minutes", "2")
+    assert status == 0, printed
+
+
+@pytest.mark.long
+def test_a_typed_topic_whose_schema_changes() -> None:
+    """Publishers of two versions, imports, dead letters, splits, and faults at the steps of a change."""
+    status, printed = run("--seed", "30100", "--seeds", "3", "--minutes", "1", "--typed")
     assert status == 0, printed
 
 
 @pytest.mark.long
 def test_a_seed_decides_all_of_it() -> None:
     """Whatever the order of hashes."""
-    found = [run("--seed", "24", "--seeds", "2", "--minutes", "1", PYTHONHASHSEED=order)[1] for order in "120"]
+    found = [run("--seed", "24", "--seeds", "2", "--minutes", "0.5", PYTHONHASHSEED=order)[1] for order in "120"]
     digests = [sorted(line.split()[-1] for line in one.splitlines() if line.startswith("seed ")) for one in found]
     assert digests[0] == digests[1] == digests[2]
     assert len(digests[0]) == 2
@@ -66,6 +74,20 @@ def test_a_fault_that_does_not_come_changes_nothing(tmp_path: Path) -> None:
         assert status == 0, printed
         digests.add(printed.splitlines()[0].split()[-1])
     assert len(digests) == 1
+
+
+@pytest.mark.long
+def test_a_rolling_restart_keeps_no_publisher_waiting(tmp_path: Path) -> None:
+    """With mirrored journals, each answer is known and comes at once."""
+    faults = tuple(Fault("restart", 8.0 + 7 * number, 2.0, number) for number in range(BROKERS))
+    quiet = {"consumers": (), "readers": 0, "reshapes": False}
+    plan = Plan(1, 30.0, "mirrored", BROKERS, publishers=4, calls_per_s=8.0, faults=faults, **quiet)
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    status, printed = run("--plan", str(tmp_path / "plan.json"))
+    assert status == 0, printed
+    found = re.search(r"the slowest ([0-9.]+) s, (\d+) publishes unknown", printed)
+    assert found, printed
+    assert (float(found[1]) < 0.1, found[2]) == (True, "0"), printed
 
 
 @pytest.mark.long

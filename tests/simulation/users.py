@@ -101,15 +101,18 @@ class Producer(User):
                 receipts.append(await self.producer.send(one["value"], one.get("key")))
             except SeaweedqError:  # of an earlier one; this one was not taken
                 receipts.append(None)
-        for line, receipt in zip(lines, receipts, strict=True):
-            if receipt is None:
-                self.story.told(self.name, "publish", "fail", call, [line])
-                continue
-            try:
-                line["segment"], line["offset"] = map(int, (await receipt.result()).split("-"))
-                self.story.told(self.name, "publish", "ok", call, [line])
-            except SeaweedqError:
-                self.story.told(self.name, "publish", "info", call, [line])
+        await asyncio.gather(*(self._tell(call, *one) for one in zip(lines, receipts, strict=True)))
+
+    async def _tell(self, call: int, line: dict[str, Any], receipt: AsyncReceipt | None) -> None:
+        """Tells of a message's answer when it comes, and not when those of earlier messages have come."""
+        if receipt is None:
+            self.story.told(self.name, "publish", "fail", call, [line])
+            return
+        try:
+            line["segment"], line["offset"] = map(int, (await receipt.result()).split("-"))
+            self.story.told(self.name, "publish", "ok", call, [line])
+        except SeaweedqError:
+            self.story.told(self.name, "publish", "info", call, [line])
 
 
 @dataclass
@@ -147,17 +150,20 @@ class Payloads(User):
 
     async def step(self) -> None:
         await self.rest()
-        content = self.rng.randbytes(self.rng.choice([1, 1000, 200_000]))
-        upload = await self.tried(self.client.upload("payloads", content))
-        if upload is None:
-            return
-        found = await self.tried(self.client.publish("payloads", {"reference": {"upload_id": upload}}))
-        if found is not None and found.ids:
-            self.published[found.ids[0]] = hashlib.sha256(content).hexdigest()
+        await self.tried(self._bring())
         if self.published:
             await self.tried(self._look(self.rng.choice([*self.published])))
 
+    async def _bring(self) -> None:
+        """Publishes an upload by reference."""
+        content = self.rng.randbytes(self.rng.choice([1, 1000, 200_000]))
+        upload = await self.client.upload("payloads", content)
+        found = await self.client.publish("payloads", {"reference": {"upload_id": upload}})
+        if found.ids:
+            self.published[found.ids[0]] = hashlib.sha256(content).hexdigest()
+
     async def at_last(self) -> None:
+        await self._bring()
         for id in self.published:
             await self._look(id)
 
@@ -180,12 +186,16 @@ class Imports(User):
 
     async def step(self) -> None:
         await self.rest()
+        await self.tried(self._bring())
+
+    async def _bring(self) -> None:
+        """Imports a file, or writes one."""
         number, count = len(self.rows), self.rng.choice([1, 20, 300])
         lines = (json.dumps({"key": f"k{n % 7}", "value": {"file": number, "n": n}}) + "\n" for n in range(count))
         content = "".join(lines).encode()
         self.rows[number] = count, False
-        step = self._write(number, content) if number % 2 else self._import(content)
-        self.rows[number] = count, await self.tried(step) is not None
+        await (self._write(number, content) if number % 2 else self._import(content))
+        self.rows[number] = count, True
 
     async def _import(self, content: bytes) -> Any:
         return await self.client.import_file("imports", io.BytesIO(content), "ndjson")
@@ -200,10 +210,9 @@ class Imports(User):
         return await self.client.write("imports", self.name, number, uploads, "ndjson")
 
     async def at_last(self) -> None:
-        try:
-            found = Counter([(one.value["file"], one.value["n"]) async for one in self.messages("imports")])
-        except TopicNotFound:  # no import has begun
-            found = Counter()
+        for _ in range(2):  # one of each kind ends, whatever became of those before
+            await self._bring()
+        found = Counter([(one.value["file"], one.value["n"]) async for one in self.messages("imports")])
         for number, (rows, done) in self.rows.items():
             counts = [found[number, n] for n in range(rows)]
             if max(counts) > 1:

@@ -25,15 +25,18 @@ from tests.simulation.clients import Client, Observer, Publisher, Reader, Reshap
 from tests.simulation.cluster import Cluster
 from tests.simulation.consumers import DELAY_S, SOUGHT, STREAMED, Consumer, Listener, Seeker, Subscribed, Tail, failing
 from tests.simulation.faults import Faults
-from tests.simulation.judging import HEAL_S, Reading, as_segments, first_again, held, left, unsound
+from tests.simulation.judging import HEAL_S, Reading, alone, as_segments, first_again, held, left, mixed, unsound
 from tests.simulation.loop import LivesLoop
+from tests.simulation.losses import Losses, without
 from tests.simulation.network import Refused
 from tests.simulation.plan import BROKERS, UNPROMISED, Plan
 from tests.simulation.returns import Operator
+from tests.simulation.typed import TYPED, Changer, TypedConsumer, TypedImports, TypedPublisher
 from tests.simulation.users import WORKED, Deletions, Imports, Payloads, Producer, Retention, User, Worker
+from tests.support.brokers import inside
 from tests.support.history import reading_rules
 from tests.support.history.checker import check
-from tests.support.history.judged import RETURNS, Run
+from tests.support.history.judged import LOST_JOURNAL, RETURNS, Run
 from tests.support.history.terms import Terms
 
 QUIET_S = 25.0
@@ -47,6 +50,14 @@ OTHERS: dict[str, tuple[Terms | None, tuple[tuple[type[Client], float, dict[str,
     "imports": (None, ((Imports, 8.0, {}),)),
     "deletions": (None, ((Deletions, 3.0, {}),)),
     "retention": (None, ((Retention, 2.0, {}),)),
+    "typed": (
+        None,
+        (
+            *((Changer, 4.0, {}), (Changer, 8.0, {}), (TypedImports, 8.0, {}), (TypedConsumer, 1.0, {})),
+            *((TypedPublisher, 1.0, {"behind": behind, "pins": pins}) for behind in (0, 1) for pins in (False, True)),
+            (Reshaper, 15.0, {"topic": TYPED}),
+        ),
+    ),
 }
 """Clients beside the usual ones: the terms of their subscription; their kinds, each with how seldom it acts."""
 
@@ -62,6 +73,8 @@ class Outcome:
     faults: dict[str, int] = field(default_factory=dict)  # that took effect
     came: tuple[int, ...] = ()  # the same, by their place in the plan
     acknowledged: int = 0
+    slowest_s: float = 0.0  # of the publishes that were acknowledged
+    unknown: int = 0  # publishes whose outcome their clients do not know
     delivered: int = 0
     starts: int = 0
     simulated_s: float = 0.0
@@ -101,9 +114,12 @@ class World:
         budget_bytes = plan.knobs.get(knobs.BUDGET, 0)
         self.cluster = Cluster(loop, plan.seed, folder, settings, plan.machines, budget_bytes)
         self.story = Story(loop)
-        self.operator = Operator(self.cluster.network, self.cluster.processes, self.cluster.failures)
-        self.faults = Faults(self.cluster, self.story, self.operator)
-        goes_back = any(fault.kind in RETURNS for fault in plan.faults)  # then a message may die twice
+        self.losses = Losses(self.cluster)
+        self.operator = Operator(
+            self.cluster.network, self.cluster.processes, self.cluster.failures, self.losses.unknown
+        )
+        self.faults = Faults(self.cluster, self.story, self.operator, self.losses)
+        goes_back = any(fault.kind in (*RETURNS, LOST_JOURNAL) for fault in plan.faults)  # then a message may die twice
         self.terms = {mode: Terms(mode, 2, DELAY_S) if goes_back else failing(mode) for mode in plan.consumers}
         self.clients: list[Client] = [
             self.made(Publisher, f"p{n}", idempotent=n % 3 != 2) for n in range(plan.publishers)
@@ -237,11 +253,21 @@ class World:
             letters=letters,
             lease_s=lease_s,
         )
+        wrong = [*self.losses.wrong(run, self.operator.accepted)]
+        if not self.operator.accepted:
+            tails = [client for client in self.clients if isinstance(client, Tail)]
+            wrong += [f"{tail.name}: {at} is above the end of a segment" for tail in tails for at in tail.above]
+        else:
+            exposure_s = float(
+                self.plan.knobs.get("journal_exposure_s", Settings.model_fields["journal_exposure_s"].default)
+            )
+            run = without(run, self.losses.may_be_gone(run, self.operator.accepted, exposure_s))
         excused = {"live"}  # `settle` has its own bound
         if knobs.WINDOW in self.plan.knobs:
             excused.add("nothing_there")  # what is beyond the window is
-        wrong = [f"{each.rule}: {each.text}" for each in check(run) if each.rule not in excused]
+        wrong += [f"{each.rule}: {each.text}" for each in check(run) if each.rule not in excused]
         wrong += [f"first again: {text}" for text in first_again(run)]
+        wrong += [f"alone: {text}" for text in alone(run)]
         for user in [client for client in self.clients if isinstance(client, User)]:
             try:
                 await user.at_last()
@@ -249,10 +275,11 @@ class World:
                 user.strange.append(f"cannot look at last: {error!r}")
             await user.close()
             wrong += [f"{user.name}: {text}" for text in user.strange]
-        return wrong
+        return wrong + [f"versions: {text}" for text in mixed(self.cluster)]
 
     async def end(self) -> list[str]:
         """Everybody leaves in peace; what is wrong with what is left."""
+        await self.sweep()
         end_s = self.loop.time() + QUIET_S
         while (wrong := [*held(self.cluster)]) and self.loop.time() < end_s:
             await asyncio.sleep(0.5)
@@ -270,11 +297,19 @@ class World:
             wrong.append(f"invariant: {error}")
         return wrong
 
+    async def sweep(self) -> None:
+        """Has a broker do as the leader does each hour: a late put of a creation that failed is gone then."""
+        for process in self.cluster.ready[:1]:
+            assert process.broker
+            await process.life.start(inside.topic_admin(process.broker).sweep())
+
     def outcome(self, wrong: list[str]) -> Outcome:
         """What there is to tell."""
         told = repr(self.story.events) + repr(self.cluster.coordination.records.history).replace(
             str(self.cluster.folder), "folder"
         )
+        publishes = [event for event in self.story.events if event.op == "publish"]
+        begun_s = {event.call: event.t for event in publishes if event.type == "invoke"}
         return Outcome(
             self.plan,
             wrong,
@@ -282,7 +317,9 @@ class World:
             dict(sorted(self.cluster.reached.items())),
             dict(sorted(self.faults.counts.items())),
             tuple(at for at, fault in enumerate(self.plan.faults) if fault in self.faults.came),
-            sum(1 for event in self.story.events if event.op == "publish" and event.type == "ok"),
+            sum(1 for event in publishes if event.type == "ok"),
+            max((event.t - begun_s[event.call] for event in publishes if event.type == "ok"), default=0.0),
+            len({event.call for event in publishes if event.type == "info"}),
             sum(1 for event in self.story.events if event.op == "deliver" and event.type == "ok"),
             self.cluster.starts,
             self.loop.time(),
@@ -292,9 +329,10 @@ class World:
 
 
 def simulate(plan: Plan, log: bool = False) -> Outcome:
-    """Runs a plan, in this thread. Dead lives stay in memory: run many in processes of their own."""
+    """Runs a plan, in this thread, with the garbage collection off: run many in processes of their own."""
     began_s = time.process_time()
     gc.disable()
+    gc.freeze()  # no collection looks at what was there before
     random.seed(plan.seed)  # of which the Python client's pauses are drawn
     loop, errors, logger = LivesLoop(plan.seed), Errors(), logging.getLogger("seaweedq")
     logger.propagate = log

@@ -58,29 +58,35 @@ def test_defaults_and_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"startingoffset": "earliest"}, "the nearest is 'startingOffsets'"),
         (
             {"pushDown": "true"},
-            "the option pushdown does not exist: Spark up to 4.3.0 applies the filters of one query",
+            "there is no option 'pushdown', because Spark up to 4.3.0 has a bug",
         ),
         ({"topic": ""}, "the option topic is missing"),
-        ({"startingOffsets": "newest"}, "startingOffsets is 'newest'; it must be 'earliest', 'latest', or JSON"),
+        ({"startingOffsets": "newest"}, "startingOffsets must be 'earliest', 'latest', or JSON"),
         ({"startingOffsets": '{"1": -1}'}, 'or JSON of segments and offsets such as {"3": 100}'),
         ({"startingOffsets": "earliest", "startingTimestamp": "0"}, "cannot be combined"),
-        ({"includeTail": "yes"}, "includeTail is 'yes'; it must be true or false"),
-        ({"startingTimestamp": "now"}, "startingTimestamp is 'now'; it must be milliseconds since 1970"),
-        ({"startingTimestamp": "2026-01-01"}, "startingTimestamp is '2026-01-01'; it must be"),
+        ({"includeTail": "yes"}, "includeTail must be true or false, not 'yes'"),
+        ({"startingTimestamp": "now"}, "startingTimestamp must be milliseconds since 1970"),
+        ({"startingTimestamp": "2026-01-01"}, "startingTimestamp must be"),
         ({"storageOptions": "secret"}, "storageOptions is not a JSON object"),
-        ({"maxBytesPerPartition": "0"}, "maxBytesPerPartition is '0'; it must be a number of bytes"),
-        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon'; it must be a duration"),
-        ({"minPartitions": "0"}, "minPartitions is '0'; it must be a whole number of at least 1"),
-        ({"minOffsetsPerTrigger": "2", "maxOffsetsPerTrigger": "1"}, "minOffsetsPerTrigger is 2; it must be at most"),
-        ({"expired": "all"}, "expired is 'all'; it must be one of 'skip', 'keep'"),
-        ({"startingOffsets": '{"0": 5}', "endingOffsets": '{"0": 4}'}, "startingOffsets has offset 5 for segment 0;"),
+        ({"maxBytesPerPartition": "0"}, "maxBytesPerPartition must be a number of bytes"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay must be a duration"),
+        ({"minPartitions": "0"}, "minPartitions must be a whole number of at least 1, not '0'"),
+        (
+            {"minOffsetsPerTrigger": "2", "maxOffsetsPerTrigger": "1"},
+            "minOffsetsPerTrigger must be at most maxOffsetsPerTrigger=1, not 2",
+        ),
+        ({"expired": "all"}, "expired must be one of 'skip', 'keep', not 'all'"),
+        (
+            {"startingOffsets": '{"0": 5}', "endingOffsets": '{"0": 4}'},
+            "for segment 0, startingOffsets has offset 5, but endingOffsets has offset",
+        ),
         (
             {"startingTimestamp": "2000", "endingTimestamp": "1999"},
-            "startingTimestamp is 1970-01-01T00:00:02+00:00; it must not be later than endingTimestamp, which is 1970",
+            "startingTimestamp must not be later than endingTimestamp, but startingTimestamp is 1970",
         ),
-        ({"columns": "a,,b"}, "columns is 'a,,b'; it must be names of columns"),
-        ({"columns": "a,b,a"}, "columns is 'a,b,a'; it must be names of columns, each once"),
-        ({"columns": "[a"}, "columns is '[a'; it must be names of columns"),
+        ({"columns": "a,,b"}, "columns must be names of columns"),
+        ({"columns": "a,b,a"}, "columns must be names of columns, each once"),
+        ({"columns": "[a"}, "columns must be names of columns"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -94,7 +100,9 @@ def test_wrong_options(options: dict[str, str], says: str) -> None:
 def test_options_of_the_other_kind() -> None:
     with pytest.raises(ValueError, match="the option maxOffsetsPerTrigger cannot be used for batches"):
         Source(GIVEN | {"maxOffsetsPerTrigger": "5"}).reader(None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="startingOffsets is 'latest', so a batch query would read nothing"):
+    with pytest.raises(
+        ValueError, match="startingOffsets must be 'earliest' or JSON, not 'latest': a batch query would read nothing"
+    ):
         Source(GIVEN | {"startingOffsets": "latest"}).reader(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the option endingOffsets cannot be used for streams, which never end"):
         Source(GIVEN | {"endingOffsets": "latest"}).stream_reader(None)  # type: ignore[arg-type]
@@ -164,16 +172,16 @@ def test_options_of_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"writeID": "a"}, "the option writeId is set, but writeNumber is not; a write needs both options or neither"),
         ({"writeNumber": "1"}, "the option writeNumber is set, but writeId is not"),
-        ({"writeId": "a/b", "writeNumber": "1"}, "writeId is 'a/b'; it must have 1 to 128 of the characters A-Z"),
-        ({"writeId": "x" * 129, "writeNumber": "1"}, "it must have 1 to 128 of the characters"),
+        ({"writeId": "a/b", "writeNumber": "1"}, "writeId is 'a/b'; writeId must have 1 to 128 of the characters A-Z"),
+        ({"writeId": "x" * 129, "writeNumber": "1"}, "writeId must have 1 to 128 of the characters"),
         ({"writeId": "spark.1", "writeNumber": "1"}, "must not begin with 'spark.' or 'job.'"),
-        ({"writeId": "a", "writeNumber": "-1"}, "writeNumber is '-1'; it must be a whole number of at least 0"),
+        ({"writeId": "a", "writeNumber": "-1"}, "writeNumber must be a whole number of at least 0"),
         ({"writeId": "a", "writeNumber": str(2**63)}, "and below 2^63"),
         (
             {"invalidRows": "t"},
-            "invalidRows is 't', which is also the topic to which the valid rows are written; it must be 'fail' or",
+            "invalidRows is 't', which is also the topic to which the valid rows are written; invalidRows must be",
         ),
-        ({"maxFileBytes": "none"}, "maxFileBytes is 'none'; it must be a number of bytes"),
+        ({"maxFileBytes": "none"}, "maxFileBytes must be a number of bytes"),
         ({"columns": "a"}, "there is no option 'columns'; the nearest is"),
         ({"pushdown": "true"}, "there is no option 'pushdown'; the nearest is"),
         ({"topic": ""}, "the option topic is missing"),

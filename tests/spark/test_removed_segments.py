@@ -65,6 +65,7 @@ def test_a_stream_goes_on_with_its_successors(monkeypatch: pytest.MonkeyPatch) -
     reader: Any = object.__new__(StreamReader)
     monkeypatch.setattr(reader, "_client", client(), raising=False)
     reader.options = Options("http://test", "t", starting={0: 6})
+    monkeypatch.setattr(reader, "_followed", None, raising=False)
     reader.facts = FACTS
     assert reader.initialOffset() == {"0": 6, "now": CREATED["created_at"]}
     assert privates.known(reader)({0: 6}).keys() == {0, 1}

@@ -1,5 +1,6 @@
 """The plan of a read from the store alone: whole chains, pins from the last footers. Without Spark, without brokers."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -26,6 +27,12 @@ def store(broker_processes: Callable[..., BrokerProcess]) -> Path:
             client.publish("t", [{"value": n} for n in range(first, first + 10)])
             client.flush("t")
         client.publish("t", [{"value": n} for n in range(5)])
+        fields = [{"id": 1, "name": name, "type": "int"} for name in ("k", "n", "m")]
+        client.create_topic("typed", format="typed", schema={"fields": fields[:1]})
+        for version, one in enumerate(fields[1:]):
+            client.evolve_schema("typed", {"fields": [one]}, if_schema_id=version)
+        client.publish("typed", {"value": {"m": 1}})
+        client.flush("typed")
     broker.kill()
     return broker.store
 
@@ -53,7 +60,7 @@ def test_the_pins_are_the_ends_of_the_chains(store: Path) -> None:
     segment = number(store)
     assert planned(store) == (Rows(segment, 0, 30),)
     assert planned(store, starting={segment: 5}, ending={segment: 12}) == (Rows(segment, 5, 12),)
-    with pytest.raises(ValueError, match="must be between 0 and the segment's end, 30"):
+    with pytest.raises(ValueError, match=r"must be from 0 to 30 \(the segment's end\)"):
         planned(store, ending={segment: 31})
     schema = plan_of_store(topic_folder(str(store), "t"), {}, None, None, None)[1]
     assert (schema.names[0], schema.names[-2:]) == ("_offset", ["value", "segment"])
@@ -100,7 +107,7 @@ def test_files_of_others(store: Path, chain: list[Path], caplog: pytest.LogCaptu
     for file in chain:
         file.unlink()
     (folder / "notes.txt").write_text("x")
-    with pytest.raises(TopicNotFound, match="there are no files of a topic at"):
+    with pytest.raises(TopicNotFound, match="no topic files were found at"):
         planned(store)
     (folder / "notes.txt").unlink()
 
@@ -111,6 +118,16 @@ def test_the_glob_of_entries_is_the_pattern_of_their_names(chain: list[Path]) ->
         assert not fnmatchcase(other, ENTRIES)
 
 
+def test_files_of_a_later_version_than_that_of_the_markers(store: Path, tmp_path: Path) -> None:
+    """The listing was made before the marker, and behind it a broker wrote files."""
+    shutil.copytree(store / "topics" / "typed", tmp_path / "topics" / "typed")
+    folder = topic_folder(tmp_path.as_uri(), "typed")
+    assert plan_of_store(folder, {}, None, None, None)[1].names[-2:] == ["m", "segment"]
+    min((tmp_path / "topics" / "typed" / "segment=-1").iterdir()).unlink()
+    with pytest.raises(ClientError, match="changed while the topic's files were listed; read the topic again"):
+        plan_of_store(folder, {}, None, None, None)
+
+
 def test_no_topic(store: Path) -> None:
-    with pytest.raises(TopicNotFound, match="there are no files of a topic at"):
+    with pytest.raises(TopicNotFound, match="no topic files were found at"):
         plan_of_store(topic_folder(store.as_uri(), "nothing"), {}, None, None, None)

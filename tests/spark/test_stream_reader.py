@@ -164,6 +164,7 @@ def test_a_query_that_begins_again_over_a_topic_that_was_created_anew(reader: An
         ("int", [], None),
         ("int", ["x"], None),
         ("long", ["x"], r"wider types for \['n'\]; start the query again"),
+        ("renamed", ["x"], None),
         ("dropped", ["x"], r"no longer has the fields \['n'\]; start the query again"),
     ],
 )
@@ -171,10 +172,11 @@ def test_a_stream_goes_on_without_new_fields_and_not_with_wider_types(
     reader: Any, kind: str, added: list[str], why: str | None
 ) -> None:
     def facts(version: int, kind: str, *more: str) -> dict[str, Any]:
-        fields = [{"name": "n", "type": kind}, *({"name": name, "type": "string"} for name in more)]
+        n = {"name": "m", "type": "int"} if kind == "renamed" else {"name": "n", "type": kind}
+        fields = [n, *({"name": name, "type": "string"} for name in more)]
         if kind == "dropped":
             fields = fields[1:]
-        numbered = [{"id": at, **field} for at, field in enumerate(fields, 1)]
+        numbered = [{"id": at, **field} for at, field in enumerate(fields, 1 + (kind == "dropped"))]
         return {**FACTS, "format": "typed", "schema_id": version, "schema": {"schema-id": version, "fields": numbered}}
 
     def of(version: int) -> dict[str, Any]:
@@ -190,4 +192,5 @@ def test_a_stream_goes_on_without_new_fields_and_not_with_wider_types(
     else:
         assert made.latestOffset(at({0: 0}), made.getDefaultReadLimit()) == at({0: 4})
         (partition,) = made.partitions(at({0: 0}), at({0: 4}))
-        assert partition.facts.schema_id == 1
+        assert partition.facts.schema_id == (0 if kind == "renamed" else 1)
+        assert "n" in partition.facts.schema.names

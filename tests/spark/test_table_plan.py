@@ -81,9 +81,9 @@ def test_a_condition_has_two_arrays_however_many_segments_there_are() -> None:
             {"starting": {7: 0}},
             "starting names segment 7, which the topic does not have; the topic's segments are 0, 3",
         ),
-        ({"ending": {3: 10}}, "ending has offset 10 for segment 3; it must be between 0 and the segment's end, 9"),
-        ({"starting": {3: -1}}, "starting has offset -1 for segment 3"),
-        ({"starting": {3: "1"}}, "starting has offset '1' for segment 3"),
+        ({"ending": {3: 10}}, r"the offset of segment 3 in ending must be from 0 to 9 \(the segment's end\), not 10"),
+        ({"starting": {3: -1}}, "the offset of segment 3 in starting must be from 0 .*, not -1"),
+        ({"starting": {3: "1"}}, "the offset of segment 3 in starting must be from 0 .*, not '1'"),
         ({"only": [1]}, "segments names segment 1"),
     ],
 )

@@ -176,13 +176,13 @@ def test_files_alone_while_all_brokers_are_stopped(
 
 
 def test_wrong_input(spark: Any, broker: BrokerProcess, numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="tail is 'all'; it must be one of 'read', 'flush', 'skip'"):
+    with pytest.raises(ValueError, match="tail must be one of 'read', 'flush', 'skip', not 'all'"):
         read_topic(spark, numbers, broker.url, tail="all")  # type: ignore[arg-type]
     with pytest.raises(TopicNotFound):
         read_topic(spark, "nothing", broker.url)
-    with pytest.raises(ValueError, match="with a store it must be 'skip'"):
+    with pytest.raises(ValueError, match="with a store, tail must be 'skip'"):
         read_topic(spark, numbers, store="s3://bucket")
-    with pytest.raises(ValueError, match="with a store instead of a broker, starting and ending must be offsets"):
+    with pytest.raises(ValueError, match="the arguments `starting` and `ending` must be offsets"):
         read_topic(spark, numbers, tail="skip", store="s3://bucket", starting=datetime(2026, 1, 1, tzinfo=UTC))
     monkeypatch.delenv("SEAWEEDQ_URL", raising=False)
     with pytest.raises(ValueError, match="SEAWEEDQ_URL is not set"):

@@ -86,14 +86,14 @@ def split(brokers: Together, writing: Writing) -> None:
 
 
 def stand_still(brokers: Together, broker: int) -> None:
-    """Stops a broker for twice its lease, and returns once it stands still. Its segments wait for it: a stopped process
-    keeps the lock of its journals."""
+    """Stops a broker for longer than its lease, and returns once it stands still. Its segments wait for it: a process
+    that is stopped keeps the lock of its journals."""
     still = threading.Event()
 
     def stand() -> None:
         with brokers.stopped(broker):
             still.set()
-            time.sleep(2 * LEASE_S)
+            time.sleep(LEASE_S + 2)
 
     threading.Thread(target=stand).start()
     assert still.wait(30)

@@ -30,7 +30,7 @@ def fill(broker: BrokerProcess) -> None:
     with Client(broker.url) as client:
         client.create_topic("t", initial_segments=2)
         publish(client, range(3))
-        assert httpx.post(f"{broker.url}/v1/topics/t/segments/1/split", trust_env=False).status_code == 200
+        assert httpx.post(f"{broker.url}/v1/topics/t/segments/1/split", timeout=30, trust_env=False).status_code == 200
         publish(client, range(3, 5))
         client.update_topic("t", retention={"max_bytes": 1})
 

@@ -120,7 +120,7 @@ def test_what_is_refused_before_a_task_begins(spark: Any, client: Client, save: 
         ({"mode": "overwrite"}, "a write cannot replace a topic's messages"),
         ({"writeId": "a"}, "the option writeId is set, but writeNumber is not"),
         ({"invalidRows": "refusing-too"}, "topic 'refusing-too'"),
-        ({"invalidRows": "octets"}, "invalidRows is 'octets', which is a bytes topic; it must be a json topic"),
+        ({"invalidRows": "octets"}, "invalidRows must be a json topic, but 'octets' is a bytes topic"),
         ({"topic": "nowhere"}, "topic 'nowhere'"),
     ):
         if options.get("invalidRows") == "octets":

@@ -128,7 +128,7 @@ def test_an_abort_beside_a_write_of_which_no_answer_came(job: Job) -> None:
     messages = [job.task(at, 100, at // 100) for at in range(0, 800, 100)]
     path = f"{write_path(job.topic, 'daily')}/5"
     body = {"uploads": [each for one in messages for each in one.valid.uploads], "format": "parquet"}
-    httpx.put(f"{job.url}{path}", params={"wait_s": 0}, json=body, trust_env=False).raise_for_status()
+    httpx.put(f"{job.url}{path}", params={"wait_s": 0}, json=body, timeout=30, trust_env=False).raise_for_status()
     job.writer.abort(messages)
     again = job.again(**NAMED)
     again.writer.commit([again.task(at, 200, at // 200) for at in range(0, 800, 200)])

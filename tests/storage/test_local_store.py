@@ -142,12 +142,12 @@ async def test_a_sweep_leaves_the_files_of_living_writers(
 
     def link(source: str, target: str) -> None:
         writing.set()
-        assert go_on.wait(10)
+        assert go_on.wait(30)
         real(source, target)
 
     monkeypatch.setattr(os, "link", link)
     create = asyncio.create_task(local.create("t/1", b"one"))
-    await asyncio.to_thread(writing.wait, 10)
+    await asyncio.to_thread(writing.wait, 30)
     assert await LocalStore(tmp_path / "store", ids).sweep_temporary() == 0
     go_on.set()
     assert await create

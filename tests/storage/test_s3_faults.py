@@ -214,7 +214,7 @@ async def test_a_listing_that_does_not_advance_ends(store: S3Store, proxy: Proxy
         exchange.client.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
     proxy.inject(empty)
-    with pytest.raises(StoreUnavailable, match="has no new name in its next page"):
+    with pytest.raises(StoreUnavailable, match="the next page contains no new name"):
         await store.list("")
 
 

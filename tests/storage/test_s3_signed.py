@@ -260,7 +260,7 @@ async def test_without_the_private_parts_of_botocore_it_makes_all_requests(
         assert await store.create(name := next(names), b"0123")
         assert await store.read(name, 1, 3) == b"12"
     assert signed.place is None
-    assert caplog.text.count("parts of botocore that seaweedq uses have changed") == 1
+    assert caplog.text.count("so from now on botocore sends all S3 requests") == 1
     await store.close()
 
 

@@ -30,7 +30,10 @@ FILES = {"read_bytes", "read_text", "write_bytes", "write_text", "mkdir", "unlin
 PURE = {"os.PathLike", "os.fspath", "os.path", "os.strerror", "os.SEEK_END", "os.SEEK_CUR", "os.SEEK_SET"}
 SEAMS: Mapping[str, str] = {
     "api/console/pages.py": ".read_bytes",  # the package's own files
+    "api/grpc/relay.py": ".unlink os.unlink socket",  # to gRPC in this process
+    "api/grpc/server.py": "socket tempfile",  # the folder of that socket
     "broker/access/callers.py": "os.stat",  # of the file of the administrator's token
+    "broker/access/issuer_keys.py": ".read_text",  # the token of this broker, for the issuer
     "broker/imports/reader_process.py": (
         "concurrent.futures fcntl os.close os.dup os.environ os.readv socket subprocess"
     ),
@@ -39,7 +42,7 @@ SEAMS: Mapping[str, str] = {
     "broker/rpc/peer_tls.py": ".unlink open os.unlink tempfile",  # which OpenSSL reads from files alone
     "concurrency/pools.py": "concurrent.futures os.cpu_count threading",
     "coordination/etcd.py": "threading",
-    "coordination/etcd_transport.py": ".read_bytes os.environ",
+    "coordination/etcd_transport.py": ".read_bytes .read_text",
     "coordination/membership.py": "threading",  # `background` of a broker's ProcessContext replaces it
     "coordination/sqlite.py": (
         ".read_text os.O_CLOEXEC os.O_CREAT os.O_EXCL os.O_RDWR os.chmod os.close os.open sqlite3"

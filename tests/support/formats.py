@@ -11,11 +11,19 @@ import msgspec
 import pyarrow as pa
 
 from seaweedq import levels
+from seaweedq.balancer.broker_count import Utilization
 from seaweedq.balancer.load import SegmentLoad
 from seaweedq.broker.load import LoadReport
-from seaweedq.broker.read.readable_segments import SegmentRows
 from seaweedq.broker.rpc import messages
-from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, ErrorMessage, GiveCall, SegmentCall, TopicCall
+from seaweedq.broker.rpc.messages import (
+    BrokerStatus,
+    EndsCall,
+    ErrorMessage,
+    GiveCall,
+    SegmentCall,
+    SegmentRows,
+    TopicCall,
+)
 from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.coordination.backup import AdminChange, Sealer, SealKeys, State, encode_change, encode_state
 from seaweedq.errors import NotOwner
@@ -98,8 +106,8 @@ def calls() -> dict[str, Any]:
         "EndsCall": EndsCall("flights", 1, {3: 9}, 2.5),
         "SegmentCall": SegmentCall(*segment, 7, 100, 1000, 5),
         "GiveCall": GiveCall(*segment, "b2.6a"),
-        "BrokerStatus": BrokerStatus(5, 6, 7, 8, 9.5, 10.5, 11.5),
-        "LoadReport": LoadReport([(segment, load, (9, 2, 30))], [(("flights", 1, 4), 2.0)]),
+        "BrokerStatus": BrokerStatus(5, 6, 7, 8, 9.5, 10.5, 11.5, 3, "b2"),
+        "LoadReport": LoadReport([(segment, load, (9, 2, 30))], [(("flights", 1, 4), 2.0)], Utilization(0.5, 0.25)),
         "SegmentRows": SegmentRows(9, [(7, 1, b"rows")], 2),
         "Outcome": messages.Outcome(3, 7, True),
         "ErrorMessage": ErrorMessage.from_error(NotOwner("said", owner="b2.6a", inside="inside")),

@@ -20,7 +20,7 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from hypothesis import is_hypothesis_test, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 MARKS = {
     "process": "starts processes",
@@ -31,7 +31,7 @@ MARKS = {
     "default": "takes too long for `make test-fast`",
     "long": "is deliberately long: `make test-all` runs it",
 }
-EXAMPLES = {"fast": 0.1, "default": 0.3, "long": 1.0}  # of what a property asks for
+EXAMPLES = {"fast": 0.1, "default": 0.3, "long": 0.6}  # of what a property asks for
 # What a test may do only with a mark: audit events, the mark that each asks for, and the marks that say as much.
 EVENTS = {
     "subprocess.Popen": "process",
@@ -72,7 +72,13 @@ def pytest_configure(config: pytest.Config) -> None:
     tier = config.getoption("--tier") or "default"
     _factor = EXAMPLES[tier] * float(os.environ.get("SEAWEEDQ_TEST_EXAMPLES", "1"))
     # How long an example takes says more of the machine than of the code.
-    settings.register_profile(tier, deadline=None, max_examples=examples(100), derandomize=tier != "long")
+    settings.register_profile(
+        tier,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        max_examples=examples(100),
+        derandomize=tier != "long",
+    )
     settings.load_profile(tier)
     sys.addaudithook(_note)
 

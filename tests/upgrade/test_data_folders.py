@@ -77,7 +77,7 @@ class Folder:
 
 @pytest.fixture
 def folder(broker_process: Callable[..., BrokerProcess]) -> Iterator[Folder]:
-    return Folder(broker_process("--lease-s", "1", start=False))
+    return Folder(broker_process("--lease-s", "3", start=False))
 
 
 @pytest.mark.long
@@ -123,11 +123,12 @@ def test_a_folder_that_an_unreleased_version_made_is_refused(folder: Folder, dra
         record = {name: one for name, one in json.loads(value).items() if name != "draft"}
         record |= {} if draft is None else {"draft": draft}
         database.execute("UPDATE entries SET value = ? WHERE key = 'cluster'", (json.dumps(record).encode(),))
-    found = "no draft number" if draft is None else f"draft number {draft}"
+    found = "without a draft number" if draft is None else f"with draft number {draft}"
     folder.refuses(
         None,
-        f"the cluster's record in coordination has {found} of the storage formats, but this version of seaweedq reads "
-        f"only draft number {DRAFT}; continue with the unreleased version that wrote it, or start with an empty data",
+        f"the cluster's record in coordination was written in storage formats {found}, but this version of seaweedq "
+        f"reads only formats with draft number {DRAFT}; continue with the unreleased version of seaweedq that wrote "
+        "the data, or start with an empty data",
     )
 
 

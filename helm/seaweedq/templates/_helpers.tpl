@@ -68,13 +68,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- append (splitList "," (include "seaweedq.allowedHosts" .)) (printf "*.%s" (include "seaweedq.brokersDomain" .)) | toJson -}}
 {{- end -}}
 
-{{/* The secret with the token of `helm test`, empty where none is given. */}}
-{{- define "seaweedq.testToken" -}}
-{{- if .Values.test.tokenSecret.name -}}
-{{- dict "name" .Values.test.tokenSecret.name "key" .Values.test.tokenSecret.key | toJson -}}
-{{- else if .Values.adminToken.existingSecret -}}
-{{- dict "name" .Values.adminToken.existingSecret "key" .Values.adminToken.key | toJson -}}
+{{/* The variable with the token of a pod that asks brokers: `own` is a tokenSecret of the values, else the admin token
+counts; empty where neither is given. */}}
+{{- define "seaweedq.token" -}}
+{{- if .own.name -}}
+- {name: TOKEN, valueFrom: {secretKeyRef: {name: {{ .own.name }}, key: {{ .own.key | quote }}}}}
+{{- else if .root.Values.adminToken.existingSecret -}}
+- {name: TOKEN, valueFrom: {secretKeyRef: {name: {{ .root.Values.adminToken.existingSecret }}, key: {{ .root.Values.adminToken.key | quote }}}}}
 {{- end -}}
+{{- end -}}
+
+{{/* The labels of what marks pods. */}}
+{{- define "seaweedq.markerLabels" -}}
+{{ include "seaweedq.releaseLabels" . }}
+app.kubernetes.io/component: marker
 {{- end -}}
 
 {{- define "seaweedq.image" -}}
@@ -141,3 +148,16 @@ broker that starts again meanwhile does not come back. So nothing is changed whi
 {{- end -}}
 {{- end -}}
 {{- end -}}
+
+{{/* How quickly an autoscaler follows. The leader has waited before it recommends fewer brokers; each step moves segments,
+so brokers leave one at a time. */}}
+{{- define "seaweedq.scaling" -}}
+scaleUp:
+  stabilizationWindowSeconds: 0
+scaleDown:
+  stabilizationWindowSeconds: 0
+  policies:
+    - type: Pods
+      value: 1
+      periodSeconds: 120
+{{- end }}

@@ -17,7 +17,7 @@ from seaweedq.api.request import Request
 from seaweedq.broker.access import MAX_BYTES
 from seaweedq.broker.audit import LOOKED_AT, Audit, Event, shown
 from seaweedq.broker.rpc import USUAL
-from seaweedq.errors import PeerRefused, SeaweedqError, UnreadableRequest
+from seaweedq.errors import PeerRefused, SeaweedqError, Unauthenticated, UnreadableRequest
 
 _DENIED = frozenset({401, 403, 429})
 
@@ -58,29 +58,30 @@ class RequestAudit:
         if not self._audit.is_on or (status := status_of(error)) not in _DENIED:
             return
         if request.is_watched:
-            request.denied_for = error.slug  # it is recorded at its end
+            request.denied_for = _reason_of(error)  # it is recorded at its end
         elif isinstance(error, PeerRefused):
             if error.fields.get("reason") not in USUAL:
                 self._deny(request, status, error.slug)
         elif not request.sender:
-            self._deny(request, status, error.slug)
+            self._deny(request, status, _reason_of(error), error.token if isinstance(error, Unauthenticated) else None)
 
-    def _deny(self, request: Request, status: int, reason: str) -> None:
+    def _deny(self, request: Request, status: int, reason: str, token: str | None = None) -> None:
         caller = request.caller
         if self._audit.has_room(caller.principal is not None, reason, status):
-            self._audit.add_denial(self._event(request, request.route.action, status=status, reason=reason))
+            self._audit.add_denial(self._event(request, request.route.action, token, status=status, reason=reason))
 
     def _shown(self, text: str) -> str:
         return shown(self._masked(text[: LOOKED_AT + MAX_BYTES]))
 
-    def _event(self, request: Request, action: Action | None, **found: Any) -> Event:
+    def _event(self, request: Request, action: Action | None, token: str | None = None, **found: Any) -> Event:
         caller, about = request.caller, request.resource
         return Event(
             time_us=self._audit.clock.now_us(),
             kind="denial" if "reason" in found else "change",
             broker=self._audit.broker,
             principal=caller.principal,
-            token=caller.token or _claimed(request),
+            token=token or caller.token or _claimed(request),
+            identity=caller.identity,
             address=self._address_of(request),
             method=request.method,
             path=self._shown(request.path),
@@ -89,6 +90,10 @@ class RequestAudit:
             subscription=None if about.subscription is None else self._shown(about.subscription),
             **found,
         )
+
+
+def _reason_of(error: SeaweedqError) -> str:
+    return error.reason if isinstance(error, Unauthenticated) else error.slug
 
 
 def _claimed(request: Request) -> str | None:

@@ -32,10 +32,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from seaweedq.access.rights import ANONYMOUS, EVERYTHING, NEVER_US, NOBODY, Action, Caller, Resource, judge
-from seaweedq.access.tokens import PREFIX, digest_of
+from seaweedq.access.tokens import digest_of
+from seaweedq.api.access.origins import OWN_SITES
 from seaweedq.api.problems import Refusals
 from seaweedq.api.request import Request
-from seaweedq.broker.access import Callers, Touched
+from seaweedq.broker.access import REFUSED, Callers, Touched
 from seaweedq.broker.rpc import HELLO_HEADER, STAMP_HEADER, USUAL, Covered, PeerVerifier, Refusal, Welcome
 from seaweedq.broker.rpc import refused as refused_peer
 from seaweedq.errors import (
@@ -59,7 +60,6 @@ TOKEN_BYTES, RIGHT_BYTES = 1_000, 400  # beside texts: the objects, and their pl
 T = TypeVar("T")
 SUBPROTOCOL = "bearer."
 BEARER = b"Bearer "
-REFUSED = "missing, invalid, expired or revoked token; send `Authorization: Bearer sq1_...`"
 
 
 class PeerRequests:
@@ -102,7 +102,7 @@ class PeerRequests:
                 raise self._noted(_elsewhere(), request)
             if not self.is_authenticated(request):
                 method = "" if request.is_socket else request.method
-                raise RouteNotFound(f"there is no route {method} {request.path[:SHOWN]}; see /docs")
+                raise RouteNotFound(f"there is no route {method} {request.path[:SHOWN]}; /docs lists all routes")
 
     def welcome(self, request: Request) -> Welcome:
         """Returns the answer to a hello. Raises PeerRefused, NotReady."""
@@ -193,13 +193,13 @@ class ShownTokens:
         if seen is None or seen.caller is not caller or len(seen.allowed) >= REMEMBERED_RIGHTS:
             self._drop(token)
             seen = None
-        if self._bytes + size + TOKEN_BYTES > REMEMBERED_BYTES:
+        if self._bytes + size + TOKEN_BYTES + len(header) > REMEMBERED_BYTES:
             self.forget(None)
             seen = None
         if seen is None:
             seen = self.by_header[header] = ShownToken(digest_of(text), caller)
             self._headers[token] = header
-            size += TOKEN_BYTES
+            size += TOKEN_BYTES + len(header)
         seen.allowed.add((action, resource))
         seen.bytes += size
         self._bytes += size
@@ -231,9 +231,8 @@ class Authentication:
         callers.on_change(self._shown.forget)
 
     async def authenticate(self, request: Request) -> None:
-        """Finds the caller of a request. Raises Unauthenticated, UnreadableRequest for two tokens, PeerRefused, and
-        NotReady while tokens are not known yet. Of a token that is not known another broker may have told its client a
-        moment ago, so it is looked up once. Raises CoordinationUnavailable, too."""
+        """Finds the caller of a request. Raises UnreadableRequest for two tokens, PeerRefused, and as
+        `Callers.caller_of`."""
         if not request.route.is_judged:
             return
         headers, callers = request.headers, self._callers
@@ -247,15 +246,24 @@ class Authentication:
                 request.caller = shown.caller
                 return
         text = None if header is None and not request.is_socket else text_of(request)
-        found = None
-        if text is not None:
-            found = callers.find(digest := digest_of(text))
-            if found is None and text.startswith(PREFIX):
-                if not callers.view.loaded:
-                    raise NotReady("the broker is starting, and does not know yet which tokens are valid")
-                if not await callers.learn(text) or (found := callers.find(digest)) is None:
-                    raise Unauthenticated(REFUSED)
+        found = None if text is None else await callers.caller_of(text)
+        found = found or self._of_certificate(request)
         request.caller = found or (NOBODY if self._needs_token else callers.view.anonymous)
+
+    def _of_certificate(self, request: Request) -> Caller | None:
+        """Returns the caller of the certificate of a request's connection; None if it shows none, or none that counts,
+        or if a page of another origin sends the request. Raises NotReady."""
+        connection, headers = request.connection, request.headers
+        if connection is None or connection.certificate is None:
+            return None
+        site = headers.get(b"sec-fetch-site")
+        if (site is not None or b"origin" in headers) and site not in OWN_SITES:
+            return None
+        try:
+            return self._callers.of_certificate(connection.certificate)
+        except NotReady:
+            connection.end_after_answer()
+            raise
 
     def authorise(self, request: Request) -> None:
         """Raises Unauthenticated or Forbidden if the caller may not do its route's action."""

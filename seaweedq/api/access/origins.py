@@ -106,7 +106,7 @@ def check_raw_path(request: Request) -> None:
             "slash, not even an encoded slash"
         )
     if request.path.startswith(INTERNAL):
-        raise RouteNotFound(f"there is no route {method} {path[:SHOWN_PATH]}; see /docs")
+        raise RouteNotFound(f"there is no route {method} {path[:SHOWN_PATH]}; /docs lists all routes")
 
 
 NO_CORS = CorsRules()
@@ -205,6 +205,7 @@ def check_client(request: Request) -> None:
     if not (is_asked or _CLIENT in headers or headers.get(b"authorization", b"")[:7].lower() == b"bearer "):
         raise ForeignOrigin(
             f"a GET that leases messages needs the header {CLIENT} (with any value) or "
-            "`Authorization: Bearer ...`, because a web page can send a GET that has neither",
+            "`Authorization: Bearer ...`; without this rule, any web page could lease messages through the browser of "
+            "its visitor",
             header=CLIENT,
         )

@@ -98,12 +98,8 @@ class Rates:
         """Returns the account of a principal, which goes by its uid: a namesake that is created later has another one.
         All who are anonymous have one together."""
         key = caller.uid or ANONYMOUS_KEY
-        source = partial(_limits_of_caller, self._callers, caller.principal, caller.uid)
+        source = partial(self._callers.limits, caller.principal, caller.uid)
         return self.accounts.open(key, caller.limits, source, now_s)
-
-
-def _limits_of_caller(callers: Callers, principal: str | None, uid: str | None) -> Limits | None:
-    return callers.view.anonymous.limits if principal is None else callers.view.limits(principal, uid)
 
 
 def _limits_of_topic(catalog: Catalog, name: str, incarnation: int) -> Limits | None:

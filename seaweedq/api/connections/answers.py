@@ -17,7 +17,7 @@ from seaweedq.api.access.authentication import PEER_PREFIX
 from seaweedq.api.connections.memory import LARGE_BYTES, UnreadAnswers
 from seaweedq.api.connections.request_reader import StreamedBody
 from seaweedq.api.problems import problem, problem_answer
-from seaweedq.api.request import SWITCHED, Answer, Request, Send, start_of
+from seaweedq.api.request import SWITCHED, Answer, Request, Send, headers_of, start_of
 from seaweedq.broker.broker import Readiness
 from seaweedq.errors import OffsetOutOfRange, SeaweedqError
 
@@ -132,6 +132,44 @@ class Outgoing:
             return start, first
         longer = [(k, b"%d" % (int(v) + 1)) if k.lower() == b"content-length" else (k, v) for k, v in start["headers"]]
         return {**start, "headers": longer}, {**first, "body": bytes(first["body"]) + b"\n"}
+
+
+class KeptAnswer:
+    """Keeps the answer to a request of this process itself, which sends it in its own way. `status` is 0 until there is
+    one."""
+
+    __slots__ = ("_parts", "_request", "headers", "status")
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._parts: list[bytes | memoryview] = []
+        self.headers: Mapping[str, str] = {}
+        self.status = 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is an answer, or a part of one."""
+        return self.status != 0
+
+    @property
+    def body(self) -> bytes:
+        """The whole body."""
+        return bytes(self._parts[0]) if len(self._parts) == 1 else b"".join(self._parts)
+
+    async def answer(self, answer: Answer) -> None:
+        """Takes a whole answer, in place of one that was begun."""
+        self.status, self.headers, self._parts = answer.status, answer.headers, [answer.body]
+        self._request.spend("bytes_out", len(answer.body))
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        """As ASGI's `send`."""
+        if message["type"] == "http.response.start":
+            self.status, self._parts = message["status"], []
+            self.headers = headers_of(message)
+            return
+        self._parts.append(message.get("body", b""))
+        if self._request.meter is not None:
+            await self._request.meter.sent(message)
 
 
 def last_event(content: bytes) -> dict[str, Any]:

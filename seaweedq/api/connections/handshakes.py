@@ -18,6 +18,13 @@ GOODBYE_S = 5.0  # how long a client may take to say that it has read the last o
 Speak = Callable[[], asyncio.Protocol]
 
 
+class ClientContext(ssl.SSLContext):
+    """The context of the port for clients. `client_ca` is the SHA-256 of the CA file by which it judges their
+    certificates, empty if it asks for none."""
+
+    client_ca: bytes = b""
+
+
 class Handshake(asyncio.Protocol):
     """One connection until its handshake is done. `speak` makes the protocol that takes over then; `context` returns
     the TLS context of now. Handshakes that fail are counted as refused for `refusals_of`."""

@@ -147,8 +147,8 @@ class IncompleteBodies:
                 held, limit = self._budget.incomplete, self._budget.limit_bytes
                 self.release(body)
                 raise Overloaded(
-                    f"requests that are still arriving use {held} bytes of memory, but may use at most "
-                    f"{self.limit_bytes} of memory_budget_bytes={limit}; try again",
+                    f"all requests that are still arriving use {held} bytes of memory together; the limit is "
+                    f"{self.limit_bytes} bytes, a part of memory_budget_bytes={limit}; try again",
                     budget_bytes=limit,
                 )
             self.release(slow)
@@ -353,6 +353,10 @@ class UnreadAnswers:
             del self._pending[unread]
             self._budget.answers -= unread.held
 
+    def renew(self, unread: UnreadBuffer) -> None:
+        """Gives a connection time anew, to take the reason why its answer ends."""
+        unread.taken_s = self._clock.monotonic_s()
+
     def admit(self, size: int) -> None:
         """Makes room for an answer that is about to be written. Raises Overloaded."""
         if not self.has_room(size):
@@ -422,6 +426,8 @@ class UnreadAnswers:
             one.last_left = left
 
     def _cut(self, unread: UnreadBuffer, reason: str, detail: str) -> None:
+        if unread not in self._pending:  # its connection had other answers, and one of these has ended it
+            return
         self._refusals.note(reason, detail)
         self.end(unread)
         unread.cut()

@@ -13,6 +13,7 @@ end with their connection there.
 """
 
 import asyncio
+import logging
 from collections.abc import MutableMapping
 from functools import partial
 from typing import Any
@@ -34,8 +35,10 @@ from seaweedq.api.request import (
     release_connection,
     send,
 )
+from seaweedq.broker.access import ClientCertificate
 from seaweedq.errors import Overloaded, SeaweedqError, UnreadableRequest
 
+logger = logging.getLogger(__name__)
 MAX_HEAD_BYTES = 64 * 1024  # and at most one read more
 MAX_HEAD_LINES = 128
 TOO_MANY_LINES = f"the request has more than {MAX_HEAD_LINES} headers"
@@ -46,7 +49,22 @@ AHEAD_BYTES = 3 * 1024  # of a request that waits for its turn
 STEP_BYTES = 4 * 1024  # in which a connection holds memory for such, and for a head that has come in part
 SOCKETS = b"/stream"  # paths that may become WebSockets
 UNREADABLE = "Invalid HTTP request received."
+YOUNG_S = 0.5  # of a connection without a request, when the serving ends
 BUFFER_BYTES = 16 * 1024  # of answers not taken: from there on they count as unread
+
+
+def certificate_of(transport: asyncio.Transport) -> ClientCertificate | None:
+    """Returns the certificate that the client has shown, if this port asks for one."""
+    tls = transport.get_extra_info("ssl_object")
+    ca = getattr(tls.context, "client_ca", b"") if tls else b""
+    shown = tls.getpeercert(binary_form=True) if ca else None
+    try:
+        return ClientCertificate.read(shown, ca) if shown else None
+    except Exception as error:  # OpenSSL accepts some that cryptography refuses, with errors of several kinds
+        logger.warning(
+            "a client's certificate gives the client no rights, because the certificate cannot be read: %s", error
+        )
+        return None
 
 
 class UntilClosed:
@@ -103,12 +121,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self._held_back = False  # reading is paused until all that came is parsed, and has begun
         self._extensions = {CONNECTION: self}
         self.account: Account | None = None
+        self.certificate: ClientCertificate | None = None
         self.socket: BoundedWebSocket | None = None  # that has taken over
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins to wait for a head."""
         super().connection_made(transport)
+        self._made_s = self.loop.time()
         transport.set_write_buffer_limits(BUFFER_BYTES)
+        self.certificate = certificate_of(transport)
         self._unread = UnreadBuffer(transport.get_write_buffer_size, transport.abort)
         self._timer = self.loop.call_later(self._bounds.head_timeout_s, self._too_slow)
         self._admission = self._bounds.enter(self, transport)
@@ -166,8 +187,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self.headers = _Trailers()
 
     def on_body(self, body: bytes) -> None:
-        """Counts the rest of a body."""
+        """Counts the rest of a body. A piece that comes alone stays as it is: a bytearray would copy it twice."""
         self._body_left -= len(body)
+        if cycle := self.cycle:
+            if not cycle.body:
+                cycle.body = b""  # type: ignore[assignment]
+            elif isinstance(cycle.body, bytes):  # a second piece before the first was taken
+                cycle.body = bytearray(cycle.body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -291,6 +317,11 @@ class BoundedProtocol(HttpToolsProtocol):
         """Ends such a request."""
         self._bounds.connections.go(self)
 
+    def end_after_answer(self) -> None:
+        """Has the answer to the request of now be the last one."""
+        if self._running:
+            self._running.keep_alive = False
+
     def exempt(self) -> None:
         """Counts for its address no more: a broker of this cluster is at its other end."""
         self._bounds.connections.exempt(self)
@@ -299,6 +330,14 @@ class BoundedProtocol(HttpToolsProtocol):
         """Closes a connection that was idle for too long."""
         super().timeout_keep_alive_handler()
         self._abort_later()
+
+    def shutdown(self) -> None:
+        """Ends the connection at the end of the serving, once its answer is complete. One that has just come gets
+        YOUNG_S for its first request: its client has been told nothing yet, and cannot know whether that was taken."""
+        if self.cycle is None and (left_s := self._made_s + YOUNG_S - self.loop.time()) > 0:
+            self.loop.call_later(left_s, self.shutdown)
+        else:
+            super().shutdown()
 
     def make_room(self) -> None:
         """Closes a quiet connection for another one."""

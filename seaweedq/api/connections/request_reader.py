@@ -9,7 +9,7 @@ decoded anew, so a body with texts may have MAX_BYTES_OF_TEXTS.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -42,7 +42,7 @@ from seaweedq.errors import (
     UnreadableBody,
     UnsupportedContentType,
 )
-from seaweedq.json_reasons import in_words, reword, split_path
+from seaweedq.json_reasons import in_words, of_field, reword, split_path
 from seaweedq.rows.bodies import decode_body
 from seaweedq.rows.json_values import MAX_DEPTH, blemish
 from seaweedq.settings import Settings
@@ -119,7 +119,8 @@ def _with_numbers(reason: str, content: bytes) -> bytes | None:
                 number = value_of(name, text)
             except ValueError as error:
                 path = re.sub(r"\d+(?=\]$)", str(place), found["path"])
-                raise InvalidRequest(f"{path}: {error}", field=path, value=text[:SHOWN], bound=str(error)) from None
+                bound = str(error).rpartition(", not ")[0]
+                raise InvalidRequest(f"{path} {error}", field=path, value=text[:SHOWN], bound=bound) from None
             if number is None:
                 return None
             at[place] = number
@@ -131,14 +132,18 @@ def _invalid(reason: str, content: bytes, kind: Any) -> InvalidRequest:
     reason, path = split_path(reason)
     fields = _members(kind, path) if "unknown field" in reason else ()
     said = reword(reason, fields)
-    if fields and "the nearest is" not in said:
+    if fields and not path and (fixed := next((name for name in _fixed(kind) if f"`{name}`" in reason), None)):
+        said = f"the field {fixed} cannot be changed after creation; the fields that can be changed are "
+        said += ", ".join(fields)
+    elif fields and "the nearest is" not in said:
         said += f"; the fields are {', '.join(fields)}"
     if not path:
-        return InvalidRequest(f"the request is not valid: {said}", reason=said)
+        detail = f"the body {said}" if said.startswith("must ") else f"the request is not valid: {said}"
+        return InvalidRequest(detail, reason=said)
     value = _at(content, path)
     choices = _choices(kind, path) if "enum" in reason else []
-    bound = f"one of {', '.join(map(str, choices))}" if choices else said
-    return InvalidRequest(f"{path} is {value}: {bound}", field=path, value=value, bound=bound)
+    bound = f"must be one of {', '.join(map(str, choices))}" if choices else said
+    return InvalidRequest(of_field(path, bound, value), field=path, value=value, bound=bound)
 
 
 def _at(content: bytes, path: str) -> str:
@@ -150,6 +155,11 @@ def _at(content: bytes, path: str) -> str:
         return msgspec.json.encode(value).decode()[:SHOWN]
     except (ValueError, LookupError, TypeError, RecursionError):
         return "not valid"
+
+
+def _fixed(kind: Any) -> Collection[str]:
+    """Returns the fields of a change's struct that can be set only at the creation."""
+    return getattr(kind, "FIXED", ())
 
 
 def _choices(kind: Any, path: str) -> list[Any]:
@@ -451,7 +461,7 @@ class StreamedBody:
             pass
         finally:
             self._waiting = None
-        raise reader.too_slow(held, f"no byte of the body arrived for request_timeout_s={reader.timeout_s:g}")
+        raise reader.too_slow(held, f"no byte of the body arrived within request_timeout_s={reader.timeout_s:g}")
 
     async def drained(self) -> bool:
         """Returns whether nothing more can come, so that the connection may be used again. A little is read to that

@@ -87,7 +87,7 @@ class _File:
     "/",
     OPEN,
     "getLinks",
-    "Get links to the other pages, or the console",
+    "Get links to routes or, in a browser, the console",
     answers={200: {JSON: {"schema": Start, "example": _SHOWN}, HTML: {"schema": {"type": "string"}}}},
     leads=(
         Lead(

@@ -27,7 +27,7 @@ FEW_IDS = 5_000  # are read at once; more in a thread, since 100,000 take 60 ms
 
 class AckRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Select the messages by `ids`, by `lease` (all its messages), or by both (only those `ids` that the lease holds).
-    With `consumer`, only ids that were last delivered to this consumer count, and the lease must belong to this
+    With `consumer`, the broker acks only ids that it last delivered to this consumer, and the lease must belong to this
     consumer."""
 
     ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_IDS)] | None = None
@@ -58,7 +58,7 @@ class ExtendRequest(AckRequest, forbid_unknown_fields=True, omit_defaults=True):
 class AckAnswer(msgspec.Struct):
     """`acked` counts messages that are now durably acked, including those acked by earlier requests. `late` counts
     acked messages whose lease had already ended, but which no other consumer had received. `unknown` lists ids that are
-    neither acked nor leased to this lease or consumer."""
+    not acked, and that neither this lease nor this consumer holds."""
 
     acked: int
     late: int
@@ -178,9 +178,7 @@ class Acks:
         """Returns the dispatcher's answer to a request about messages."""
         calls = self.calls
         if wanted.ids is None and wanted.lease is None:
-            raise InvalidRequest(
-                "the request has neither ids nor lease; it must have at least one of these fields", field="ids"
-            )
+            raise InvalidRequest("the request must have at least one of the fields ids and lease", field="ids")
         if isinstance(wanted, NackRequest) and not wanted.attempted and (wanted.delay_s or wanted.reject):
             other = "reject" if wanted.reject else "delay_s"
             raise InvalidRequest(

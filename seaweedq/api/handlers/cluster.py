@@ -31,10 +31,12 @@ class BrokerAnswer(Struct):
 
     `memory_bytes` is the part of `memory_budget_bytes` in use. Rates are averages over 10 s. `oldest_tail_s` is the age
     of the oldest message that is not in a Parquet file yet. The broker can read levels from `lowest_level` to
-    `highest_level`. `version` is empty for versions without levels."""
+    `highest_level`. `version` is empty for versions without format levels. `grpc_url` is null if the broker has no gRPC
+    port."""
 
     id: str
     url: str
+    grpc_url: str | None
     zone: str
     version: str
     lowest_level: int
@@ -56,7 +58,8 @@ class LeftAnswer(Struct):
     """The journal and the segments that a dead broker left behind, and some of their topics. `broker` is null for
     segments that never had an owner. `state` is the journal's state (`recovering`, `partly-recovered`,
     `needs-newer-broker`, or `unknown` if no running broker can reach the journal), or `unassigned` if only segments are
-    left. `why` is the reason for the state; `since` is the time since which the journal is unknown, otherwise null."""
+    left. `why` is the reason for the state. `since` is the time at which the state became `unknown`; otherwise `since`
+    is null."""
 
     broker: str | None
     state: str
@@ -69,10 +72,13 @@ class LeftAnswer(Struct):
 class ClusterAnswer(Struct, omit_defaults=True):
     """The running brokers and the leader. `store` is the URL of the store that all brokers share.
 
-    Brokers that join must be able to read `level`. `level_written` is lower only during an upgrade. The cluster could
-    be upgraded to `level_possible` now; `too_old` lists the brokers, and the dead brokers with journals, that cannot
-    read `level_newest`. `unreadable` lists the ids of running brokers whose records only a newer broker can read.
-    `left_behind` has the journals and segments of dead brokers."""
+    Brokers that join must be able to read `level`. `level_written` is lower than `level` only during an upgrade. The
+    cluster could be upgraded to `level_possible` now. `too_old` lists the brokers, and the dead brokers with journals,
+    that cannot read `level_newest`. `unreadable` lists the ids of running brokers whose records only a newer broker can
+    read. `left_behind` has the journals and segments of dead brokers. `brokers_wanted` is the number of brokers that
+    the load needs, null if the leader has not decided yet or does not answer. `first_to_stop` is the id of the broker
+    that an autoscaler should stop first, the one with the lowest utilization except the leader; null if the leader does
+    not answer or runs alone."""
 
     cluster: str
     store: str
@@ -82,6 +88,8 @@ class ClusterAnswer(Struct, omit_defaults=True):
     level_newest: int
     too_old: list[str]
     leader: str | None
+    brokers_wanted: int | None
+    first_to_stop: str | None
     brokers: list[BrokerAnswer]
     left_behind: list[LeftAnswer]
     unreadable: list[str] | UnsetType = UNSET
@@ -102,6 +110,8 @@ _EXAMPLE = {
     "level_newest": 2,
     "too_old": [],
     "leader": "broker.1f2e",
+    "brokers_wanted": 1,
+    "first_to_stop": None,
     "brokers": [
         {
             "id": "broker.1f2e",
@@ -158,13 +168,16 @@ async def cluster(services: ClusterDep) -> Response:
     leader, roster, catalog = await context.election.leader(), context.roster, context.catalog
     known = [(id, roster.brokers[id].record) for id in sorted(roster.brokers)]
 
-    async def answer(one: tuple[str, BrokerRecord]) -> BrokerAnswer:
+    async def ask(one: tuple[str, BrokerRecord]) -> BrokerStatus | None:
+        return await _status(services, one[0], one[1].url)
+
+    def answer(one: tuple[str, BrokerRecord], status: BrokerStatus | None) -> BrokerAnswer:
         """Returns one broker, with its load if the broker answers."""
         id, record = one
-        status = await _status(services, id, record.url)
         return BrokerAnswer(
             id=id,
             url=record.url,
+            grpc_url=record.grpc_url or None,
             zone=record.zone,
             version=record.version,
             lowest_level=record.lowest,
@@ -182,7 +195,8 @@ async def cluster(services: ClusterDep) -> Response:
             oldest_tail_s=round(status.oldest_tail_s, DIGITS) if status else None,
         )
 
-    brokers = await gather_bounded(ASKED, answer, known)
+    told = await gather_bounded(ASKED, ask, known)
+    wanted = [status.brokers_wanted for status in told if status]
     level = context.level
     return json_answer(
         ClusterAnswer(
@@ -194,7 +208,9 @@ async def cluster(services: ClusterDep) -> Response:
             level_newest=level.newest,
             too_old=level.too_old_for(level.newest),
             leader=leader,
-            brokers=brokers,
+            brokers_wanted=max(wanted, default=0) or None,
+            first_to_stop=max((status.first_to_stop for status in told if status), default="") or None,
+            brokers=list(map(answer, known, told)),
             left_behind=[
                 LeftAnswer(
                     one.broker,
@@ -240,7 +256,7 @@ class LevelAnswer(Struct):
     "/v1/cluster/level",
     Action.CLUSTER,
     "raiseLevel",
-    "Upgrade the cluster's level",
+    "Upgrade the cluster's format level",
     answers={200: LevelAnswer},
     refuses=(*OF_BODIES, LevelConflict),
     shows={"level": 2},
@@ -265,8 +281,9 @@ class LossRequest(Struct, forbid_unknown_fields=True):
 
 
 class LossAnswer(Struct):
-    """`mirrors` are the brokers that had the journal's newest messages in memory. `missing_s` is how many seconds of
-    messages may be missing at most, if the store was available; null if that is not known."""
+    """`mirrors` are the brokers that had the journal's newest messages in memory. If the store was available, at most
+    the messages of the last `missing_s` seconds are missing. If `missing_s` is null, no limit is known, as for a file
+    journal."""
 
     broker: str
     mirrors: tuple[str, ...]
@@ -286,14 +303,15 @@ class LossAnswer(Struct):
 async def accept_loss(
     services: ClusterDep, wanted: Annotated[LossRequest, body(LossRequest, {"broker": "broker.1f2e"})]
 ) -> Response:
-    """Accepts the loss of the messages that only a dead broker and its mirrors had. The broker answers once this
-    decision is recorded. The decision cannot be undone.
+    """Accepts the loss of messages that were only in a dead broker's journal, on disk or in memory. The broker
+    answers once this decision is recorded. The decision cannot be undone.
 
     The leader then recovers the remaining messages, seals the dead broker's segments at the end of their files, and
     continues them in successors. No other message ever gets the id of a lost message. Subscriptions of these topics may
-    again receive messages that they acked shortly before. Repeating the request is safe. 409 `journal-conflict` means
-    that the broker is running, that its journal is not unknown, that it is not mirrored, or that nothing is left to
-    recover."""
+    again receive messages that they acked shortly before. If the data folder comes back later, a broker moves the
+    journal to `given-up/` in that folder, and does not read it. Repeating the request is safe. 409 `journal-conflict`
+    means that the broker is running, that a running broker can reach its journal, that a process uses its data folder,
+    that it is an object journal, or that nothing is left to recover."""
     accepted = await services.broker.leadership.losses.accept(wanted.broker)
     return json_answer(LossAnswer(wanted.broker, accepted.mirrors, accepted.missing_s))
 

@@ -41,6 +41,8 @@ from seaweedq.coordination.records import SegmentRecord
 from seaweedq.errors import BelowRetention, ChainDamaged, PayloadNotFound, SegmentNotFound
 from seaweedq.rows.bodies import ARROW, JSON
 from seaweedq.rows.message_json import encode_messages
+from seaweedq.segments.trace_headers import contexts_of
+from seaweedq.traces import Traces
 
 router = Router("read")
 _FRAME_BYTES = 1024  # of a JSON answer, around its messages: at most 32 successors
@@ -113,12 +115,13 @@ class FetchServices:
     payloads: Payloads
     time: ClusterTime
     unread: UnreadAnswers
+    traces: Traces | None
 
     @classmethod
     def of(cls, parts: Parts) -> Self:
         broker, reading = parts.broker, parts.broker.reading
         read = reading.finder, parts.proxy, reading.fetcher, broker.uploading.payloads
-        return cls(broker.catalog, *read, reading.readables.time, parts.reader.unread)
+        return cls(broker.catalog, *read, reading.readables.time, parts.reader.unread, broker.process.traces)
 
 
 FetchDep = Annotated[FetchServices, given(FetchServices)]
@@ -179,15 +182,11 @@ async def fetch(
     files. The headers `next-offset`, `sealed` and `successors` (such as `4,5`) carry the other fields.
     """
     found = await services.catalog.require(topic)
-    asked = _FetchRequest(found, segment, offset, limit, wait_s, expired == "keep")
-    try:
-        await services.catalog.require_segment(found, segment)
-        with waiting(request) if wait_s else nullcontext():
-            return await _fetched(services, request, asked)
-    except SegmentNotFound:
-        tombstone = await services.catalog.tombstone(found, segment)
-        check_at_end(segment, tombstone.end_offset, offset)
-        return _removed(request, asked, tombstone.successors)
+    work = _answered(services, request, _FetchRequest(found, segment, offset, limit, wait_s, expired == "keep"))
+    if services.traces is None:
+        return await work
+    contexts = (request.header(b"traceparent") or "",)
+    return await services.traces.around(work, "fetch", topic, contexts, "SERVER", segment=str(segment))
 
 
 @dataclass(frozen=True)
@@ -202,15 +201,32 @@ class _FetchRequest:
     keeps_expired: bool
 
 
+async def _answered(services: FetchServices, request: Request, asked: _FetchRequest) -> Response:
+    """Returns the answer, also of a segment that retention has removed."""
+    try:
+        await services.catalog.require_segment(asked.topic, asked.segment)
+        with waiting(request) if asked.wait_s else nullcontext():
+            return await _fetched(services, request, asked)
+    except SegmentNotFound:
+        tombstone = await services.catalog.tombstone(asked.topic, asked.segment)
+        check_at_end(asked.segment, tombstone.end_offset, asked.offset)
+        return _removed(request, asked, tombstone.successors)
+
+
 async def _fetched(services: FetchServices, request: Request, asked: _FetchRequest) -> Response:
     topic, number = asked.topic, asked.segment
 
     async def here(target: Target) -> Response | None:
         opened, pieces = await services.fetcher.fetch(topic, number, asked.offset, asked.limit, target.wait_s)
-        return await services.unread.made(
+        made = services.unread.made(
             min(MAX_BYTES, sum(rows.nbytes for _, rows in pieces)),
             partial(_maker, services, request, asked, opened, pieces),
         )
+        if services.traces is None:
+            return await made
+        rows = [rows for _, rows in pieces]
+        about = {"segment": str(number), "count": sum(one.num_rows for one in rows)}
+        return await services.traces.around(made, "deliver", topic.name, contexts_of(rows), **about)
 
     async def there(target: Target) -> Response:
         relayed = await services.proxy.relay(request, target)

@@ -92,7 +92,7 @@ Services = Annotated[FileServices, given(FileServices)]
 def _place(text: str) -> Place:
     match = _AFTER.fullmatch(text)
     if not match or int(match[1]) > MAX_NUMBER:
-        detail = f"after is {text[:80]!r}; it must be a segment and the name of a file, such as {_NEXT!r}"
+        detail = f"after must be a segment and the name of a file, such as {_NEXT!r}, not {text[:80]!r}"
         raise InvalidRequest(detail, field="after", value=text[:80])
     return Place(int(match[1]), EntryName.parse(match[2]))
 
@@ -110,7 +110,7 @@ _AFTER_FILE = query(
     f"{TOPIC}/offsets",
     Action.DESCRIBE,
     "findOffsets",
-    "Find the offsets at a time",
+    "Find each segment's offset for a given time",
     answers={200: OffsetsAnswer},
     refuses=(400, 404, 409),
     shows={"offsets": {"0": 48211}},

@@ -10,14 +10,18 @@ from seaweedq import errors
 from seaweedq.access.rights import Action
 from seaweedq.api.parameters import (
     MAX_NUMBER,
+    SCHEMA_ID,
     PageToken,
     PathTopic,
     PathWriter,
+    RequestDep,
     check_name,
     integer,
     json_answer,
+    stated_version,
     whole_number,
 )
+from seaweedq.api.request import Request
 from seaweedq.api.routes import OF_BODIES, OF_ROWS, OF_TOPIC, OF_UPLOADS, TOPIC, Lead, Router
 from seaweedq.api.services import Parts, body, given
 from seaweedq.broker.broker import Broker
@@ -26,12 +30,14 @@ from seaweedq.coordination.records import ImportProblem, ImportRecord, WriteReco
 from seaweedq.errors import (
     InvalidImport,
     InvalidRequest,
+    SchemaMismatch,
     SeaweedqError,
     TooManyWriters,
     WriteNotFound,
     WriteOutOfOrder,
 )
-from seaweedq.segments.layout import Format
+from seaweedq.segments.layout import Format, identity
+from seaweedq.traces import valid
 
 router = Router("imports")
 WAIT_S, MAX_WAIT_S = 30, 300
@@ -90,7 +96,7 @@ class ImportAnswer(Struct):
     problem: ImportProblemAnswer | UnsetType = UNSET
 
 
-_REFUSES = (*OF_BODIES, *OF_UPLOADS, *OF_ROWS, InvalidImport)
+_REFUSES = (*OF_BODIES, *OF_UPLOADS, *OF_ROWS, InvalidImport, SchemaMismatch)
 _EXAMPLE = {"upload_id": "20260131-0-5f2b8a6c", "format": "parquet"}
 _WRITE = {"uploads": ["20260131-0-5f2b8a6c", "20260131-0-90d1e2f3"], "format": "parquet"}
 _WRITTEN = {
@@ -162,6 +168,26 @@ class ImportServices:
     def of(cls, parts: Parts) -> Self:
         return cls(parts.broker)
 
+    def traceparent(self, request: Request) -> str | None:
+        """Returns the context that the rows get, if this broker makes spans."""
+        return valid(request.header(b"traceparent")) if self.broker.process.traces is not None else None
+
+    async def version(self, topic: Topic, stated: int | None) -> int | None:
+        """Returns the version that a request states for its files. Raises SchemaMismatch if there is no such version,
+        or a later one has dropped some field of it; InvalidRequest for a topic without a schema."""
+        if stated is None:
+            return None
+        layout = await self.broker.schemas.pinned(topic, stated)
+        there = {*map(identity, topic.layout.values)}
+        if gone := [one.name for one in layout.values if identity(one) not in there]:
+            detail = (
+                f"version {stated} of the schema of topic {topic.name!r} has the field {gone[0]!r}, which a later "
+                "version has dropped; send the Schema-Id of a version without this field"
+            )
+            newest = topic.layout.schema_id
+            raise SchemaMismatch(detail, topic=topic.name, schema_id=newest, field=gone[0])
+        return stated
+
 
 Services = Annotated[ImportServices, given(ImportServices)]
 
@@ -174,12 +200,14 @@ Services = Annotated[ImportServices, given(ImportServices)]
     "Import a file's rows as messages",
     answers={200: ImportAnswer, 202: ImportAnswer},
     refuses=_REFUSES,
+    parameters=[SCHEMA_ID],
     shows=_SHOWN,
     leads=(Lead(("getImport",), {**OF_TOPIC, "upload": "$response.body#/upload_id"}),),
     lasts=True,
 )
 async def import_upload(
     services: Services,
+    request: RequestDep,
     topic: PathTopic,
     wait_s: Annotated[int, integer("wait_s", 0, MAX_WAIT_S, "how long to wait for completion, in seconds", WAIT_S)],
     asked: Annotated[ImportRequest, body(ImportRequest, _EXAMPLE, required=True)],
@@ -189,7 +217,9 @@ async def import_upload(
 
     The broker checks the whole file before it publishes the first row. If a row is invalid, no row is published, and
     every repeat gets the same answer. Rows are published in file order, in batches. An upload is imported once: a
-    repeated request joins the running import or returns its result, and a repeat with another `format` gets 409.
+    repeated request joins the running import or returns its result, and a repeat with another `format` or another
+    `Schema-Id` gets 409. `Schema-Id` names the version of the schema that the file has; the broker answers 409
+    `schema-mismatch` if no such version exists, or a later version dropped one of its fields.
     Columns and lines are the same as in a publish request; `_offset` and `_reference` are not allowed.
 
     The broker answers 422 with one of three problems: `invalid-messages` lists the first 100 invalid rows (or lines,
@@ -199,7 +229,9 @@ async def import_upload(
     check_name(asked.upload_id, "upload")
     found = await services.broker.catalog.require(topic)
     bare = _bare(found, asked.format, asked.bare)
-    record = await services.broker.importing.begin(found, asked.upload_id, asked.format, bare)
+    version = await services.version(found, stated_version(request))
+    traceparent = services.traceparent(request)
+    record = await services.broker.importing.begin(found, asked.upload_id, asked.format, bare, version, traceparent)
     if record.state in ("checking", "running"):
         record = await services.broker.importing.wait(found, asked.upload_id, wait_s)
     if record.problem is not None:
@@ -212,7 +244,7 @@ async def import_upload(
     f"{TOPIC}/imports/{{upload}}",
     Action.PUBLISH,
     "getImport",
-    "Get an import",
+    "Get the state of an import",
     answers={200: ImportAnswer},
     refuses=(404, 409),
     shows=_SHOWN,
@@ -230,15 +262,17 @@ async def show_import(services: Services, topic: PathTopic, upload: str) -> Resp
     f"{TOPIC}/writes/{{writer}}/{{number}}",
     Action.PUBLISH,
     "putWrite",
-    "Write the rows of many files as messages, once",
+    "Publish rows of many uploaded files exactly once",
     answers={200: WriteAnswer, 202: WriteAnswer},
     refuses=(*_REFUSES, WriteOutOfOrder, TooManyWriters),
+    parameters=[SCHEMA_ID],
     shows=_WRITTEN,
     leads=(Lead(("getWrite",), {**OF_TOPIC, "writer": "$request.path.writer"}),),
     lasts=True,
 )
 async def put_write(
     services: Services,
+    request: RequestDep,
     topic: PathTopic,
     writer: PathWriter,
     number: str,
@@ -253,10 +287,11 @@ async def put_write(
     numbers must rise from write to write, and may have gaps. The broker checks all files before it publishes the first
     row. Rows are published in file order, in batches.
 
-    - A repeated number joins the running write or returns its result, with `duplicate`. The broker ignores the repeat's
-      own uploads.
+    - A request with a repeated number joins the running write or returns its result, with `duplicate`. The broker
+      ignores the request's own uploads.
     - A failed write publishes no row. The answer is a problem; `upload_id` names the file if a single file is the
       cause. A repeat with the same uploads returns the same problem. A repeat with other uploads runs the write again.
+    - `Schema-Id` works as in an import; the broker ignores the `Schema-Id` of a repeat.
     - If the number is below the writer's newest number, the broker answers 409 `write-out-of-order`.
     - If the number is higher and the writer's previous write is still running, the broker waits up to `wait_s` for the
       previous write to end, and then answers 503 `not-ready`.
@@ -271,11 +306,14 @@ async def put_write(
         detail = f"the write names {len(uploads)} uploads; max_write_uploads is {limit}"
         raise InvalidRequest(detail, field="uploads", value=len(uploads), bound=limit)
     if len(set(uploads)) < len(uploads):
-        raise InvalidRequest("the write lists an upload twice; list each upload once", field="uploads")
+        raise InvalidRequest(
+            "the field `uploads` contains the same upload more than once; name each upload only once", field="uploads"
+        )
     found = await services.broker.catalog.require(topic)
     bare = _bare(found, asked.format, asked.bare)
+    version = await services.version(found, stated_version(request))
     record, begun = await services.broker.writing.write(
-        found, writer, named, uploads, asked.format, bare, asked.drawn, wait_s
+        found, writer, named, uploads, asked.format, bare, asked.drawn, wait_s, version, services.traceparent(request)
     )
     if record.problem is not None:
         raise error_of(record.problem)

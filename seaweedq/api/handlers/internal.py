@@ -35,7 +35,7 @@ from seaweedq.broker.rpc import (
     WaitsCall,
     decode_forward,
 )
-from seaweedq.broker.streams import LEAVE, NEXT
+from seaweedq.broker.streams import COUNT, LEAVE, NEXT
 from seaweedq.broker.subscriptions import WAITS
 from seaweedq.broker.topics import Topic
 from seaweedq.errors import Forbidden, NotOwner, PeerRefused, RouteNotFound, SeaweedqError, UnreadableBody
@@ -134,6 +134,8 @@ class Internal:
             messages[0],
             size[0],
             max(0.0, now_s - min(came_s)) if came_s else 0.0,
+            self.broker.leadership.brokers_wanted,
+            next((one for one in self.broker.leadership.first_to_stop() if one != self.broker.id), ""),
         )
 
     @_answers("publish", decode_forward)
@@ -229,6 +231,10 @@ class Internal:
     @_answers(LEAVE, StreamCall, topic=True)
     async def leave(self, topic: Topic, call: StreamCall) -> Any:
         return await self.broker.streaming.subscriptions.answer_leave(topic, call)
+
+    @_answers(COUNT, TopicCall, topic=True)
+    async def count(self, topic: Topic, call: TopicCall) -> int:
+        return self.broker.streaming.open.here(topic)
 
     async def _topic(self, call: TopicCall | EndsCall | SegmentCall | GiveCall | MarkCall | StreamCall) -> Topic:
         """Returns the topic that the other broker means. Raises NotOwner if this broker knows a different topic with

@@ -1,6 +1,5 @@
 """Principals: their grants and limits in requests and answers; whoami; list, create, show, delete."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,17 +10,15 @@ from fastapi import Depends, Response
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from seaweedq.access.limits import Limits
-from seaweedq.access.rights import ANY, DEFAULT, NEVER_US, OF_THE_CLUSTER, OURS, Action, Grant
+from seaweedq.access.rights import ANY, DEFAULT, NEVER_US, Action, Grant, Identity
 from seaweedq.api.parameters import PageToken, RequestDep, check_name, integer, json_answer, moment
 from seaweedq.api.routes import KNOWN, OF_BODIES, Lead, Router
 from seaweedq.api.services import Parts, body, given
-from seaweedq.broker.access import Principals
+from seaweedq.broker.access import InvalidGrant, Principals, check_grants
 from seaweedq.coordination.records import PrincipalRecord
 from seaweedq.errors import InvalidName, InvalidRequest, PrincipalNotFound
-from seaweedq.segments.entry import NAME
 
 MAX_GRANTS, MAX_PATTERNS, MAX_TEXT = 100, 100, 128
-_PATTERN = re.compile(rf"(?:{NAME})\*?|\*")
 Patterns = Annotated[list[Annotated[str, Meta(max_length=MAX_TEXT)]], Meta(max_length=MAX_PATTERNS)]
 LEAST_RATE = 0.01  # a request in 100 s; what is lower is a mistake, or 0
 Rate = Annotated[float, Meta(ge=LEAST_RATE, le=1e15)] | None
@@ -64,22 +61,12 @@ Grants = Annotated[list[GrantRequest], Meta(max_length=MAX_GRANTS)]
 def grants_of(wanted: Sequence[GrantRequest]) -> tuple[Grant, ...]:
     """Parses the grants of a request. Raises InvalidRequest for an invalid pattern, and for an action on topics without
     topics."""
-    for grant in wanted:
-        for pattern in [*grant.topics, *grant.subscriptions]:
-            if not _PATTERN.fullmatch(pattern):
-                raise _refused(
-                    f"{pattern!r} is not a valid pattern: use a name, or the beginning of a name followed by *", pattern
-                )
-        for pattern in grant.topics:
-            if pattern.startswith(OURS) and pattern.endswith(ANY):
-                raise _refused(
-                    f"{pattern!r} matches no topic: a grant must give the full name of a topic that begins with {OURS}",
-                    pattern,
-                )
-        if not grant.topics and set(grant.actions) - OF_THE_CLUSTER:
-            named = ", ".join(sorted(set(grant.actions) - OF_THE_CLUSTER))
-            raise _refused(f"the grant {named} lists no topics; to grant all topics, use ['*']", "")
-    return tuple(Grant(tuple(one.actions), tuple(one.topics), tuple(one.subscriptions)) for one in wanted)
+    found = tuple(Grant(tuple(one.actions), tuple(one.topics), tuple(one.subscriptions)) for one in wanted)
+    try:
+        check_grants(found)
+    except InvalidGrant as error:
+        raise InvalidRequest(f"grants: {error}", field="grants", value=error.value) from None
+    return found
 
 
 def shown_grants(grants: Sequence[Grant]) -> list[GrantRequest]:
@@ -95,10 +82,6 @@ def limits_of(wanted: LimitsRequest) -> Limits:
 def shown_limits(limits: Limits) -> LimitsRequest:
     """Converts limits for answers."""
     return LimitsRequest(**msgspec.structs.asdict(limits))
-
-
-def _refused(why: str, value: str) -> InvalidRequest:
-    return InvalidRequest(f"grants: {why}", field="grants", value=value)
 
 
 MAX_PAGE = 1000
@@ -132,13 +115,15 @@ class PrincipalList(Struct, omit_defaults=True):
 
 
 class CallerAnswer(Struct):
-    """The caller. `principal` is null for anonymous callers. A request must be allowed by every list in `grants`: the
-    principal's own list, and the lists that narrow the token."""
+    """The caller. `principal` is null for anonymous callers; a subject of `oidc_issuer` that is not a principal is
+    called `oidc:` and its `sub`. `identity` is the kind of proof: `token`, `jwt`, `certificate` or null. A request must
+    be allowed by every list in `grants`: the principal's own list, and the lists that narrow the token."""
 
     principal: str | None
     token: str | None
     expires_at: datetime | None
     grants: list[list[GrantRequest]]
+    identity: Identity | None
 
 
 _EXAMPLE = {"grants": [{"actions": ["describe", "publish"], "topics": ["flights*"]}]}
@@ -154,6 +139,7 @@ _CALLER = {
     "token": "5f2b8a6c90d1e2f3",
     "expires_at": "2026-03-02T12:00:00Z",
     "grants": [[{"actions": ["publish"], "topics": ["flights"], "subscriptions": ["*"]}]],
+    "identity": "token",
 }
 
 
@@ -192,7 +178,7 @@ PathPrincipal = Annotated[str, Depends(_principal)]
     "/v1/whoami",
     KNOWN,
     "whoAmI",
-    "Show the caller and its rights",
+    "Show the caller's principal and rights",
     answers={200: CallerAnswer},
     shows=_CALLER,
 )
@@ -201,7 +187,7 @@ async def whoami(services: Services, request: RequestDep) -> Response:
     caller = request.caller
     expires_at = None if caller.expires_us == NEVER_US else moment(caller.expires_us)
     shown = [shown_grants(layer.grants) for layer in caller.layers]
-    return json_answer(CallerAnswer(caller.principal, caller.token, expires_at, shown))
+    return json_answer(CallerAnswer(caller.principal, caller.token, expires_at, shown, caller.identity))
 
 
 @router.route(
@@ -249,8 +235,8 @@ async def put_principal(
     """Creates a principal (201), or replaces all its rights and limits (200). The principal's tokens remain valid, and
     have the new rights within a second.
 
-    If two requests write the same principal, the last one wins. The `limits` of the principal `*` apply to all
-    principals that have no limits of their own; this principal has no grants."""
+    If two requests write the same principal, the last one wins. Each limit of the principal `*` applies to every
+    principal for which this limit is not set. The principal `*` has no grants."""
     grants, limits = grants_of(wanted.grants), limits_of(wanted.limits)
     created = await services.principals.put(principal, grants, limits, wanted.disabled)
     return json_answer(_answer(principal, services.find(principal)), 201 if created else 200)

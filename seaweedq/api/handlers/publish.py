@@ -3,9 +3,11 @@
 A single JSON message is added directly to the messages that wait for its segment. Any other body is converted to
 columns; large bodies are converted in a thread."""
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import msgspec
@@ -17,12 +19,13 @@ from seaweedq.access.rights import Action
 from seaweedq.api.connections.memory import DecodingMemory, needed
 from seaweedq.api.connections.request_reader import RequestReader
 from seaweedq.api.handlers.topics import create, may_create
-from seaweedq.api.parameters import NAME_SCHEMA, check_name, truth, whole_number
+from seaweedq.api.parameters import NAME_SCHEMA, SCHEMA_ID, check_name, stated_version, truth, whole_number
 from seaweedq.api.request import Answer, Request
 from seaweedq.api.routes import HOT, OF_BODIES, OF_CREATION, OF_ROWS, OF_TOPIC, OF_UPLOADS, TOPIC, Lead, Router, Takes
 from seaweedq.api.services import Parts
 from seaweedq.broker.publish import INLINE_ROWS, AppendedRows, Producer, Publisher, PublishResult, in_time
 from seaweedq.broker.read import AGAIN_S, ClusterTime
+from seaweedq.broker.streams import OpenStreams
 from seaweedq.broker.topics import Catalog, SchemaVersions, Topic, TopicAdmin
 from seaweedq.broker.uploads import REFUSALS, Payloads
 from seaweedq.concurrency.deadline import Deadline
@@ -32,8 +35,8 @@ from seaweedq.errors import (
     InvalidMessages,
     InvalidRequest,
     JournalUnavailable,
-    NotReady,
     SchemaMismatch,
+    SequenceOutOfOrder,
     Unavailable,
 )
 from seaweedq.rows import bodies
@@ -48,14 +51,19 @@ from seaweedq.rows.envelopes import (
     decode_single,
 )
 from seaweedq.rows.intake import Intake, TimeUnknown
-from seaweedq.segments.layout import Format, Layout
+from seaweedq.rows.typed_values import unknown_field
+from seaweedq.segments.evolution import hint_of
+from seaweedq.segments.layout import Format, Layout, renamed
 from seaweedq.segments.producers import OF_PRINCIPAL
 from seaweedq.segments.rows import Single
+from seaweedq.segments.trace_headers import add_to_rows, add_to_single
+from seaweedq.traces import valid
 
 INLINE_BYTES = 16 * 1024  # bodies up to here are decoded on the event loop: a thread costs more
 INLINE_ARROW_BYTES = 256 * 1024  # of Arrow of at most INLINE_ROWS rows: columns are checked, and none copied
 INLINE_COUNT = 1000  # answers of up to so many messages are encoded there
 ID_BYTES = 64  # of a message's id while its answer is made: where it went, its text, and the text in the answer
+FEW_IDS = 64  # which Python joins before Arrow has begun
 ID_SLICE = 16 * 1024  # ids whose texts are made at a time: Arrow's columns of them take four times as much
 LENIENT_US = 10 * 365 * 86_400 * 1_000_000  # by which a repeat's timestamps may be ahead: they were judged before
 MAX_SEQUENCE = 2**62
@@ -72,12 +80,16 @@ class SegmentRows(msgspec.Struct):
 
 class PublishAnswer(msgspec.Struct):
     """All messages are durable. `ids` are in request order; an answer to an Arrow request has `ids` only if the request
-    asks for them. `duplicate` means that the messages had already been stored, so nothing was added."""
+    asks for them. `duplicate` means that the messages had already been stored, so nothing was added. If the request
+    asks for `count`, `streams` is the number of open streams of the topic and its subscriptions, without those of the
+    `silent_brokers` that did not answer within 1 s."""
 
     count: int
     segments: list[SegmentRows]
     ids: list[str] | msgspec.UnsetType = msgspec.UNSET
     duplicate: bool | msgspec.UnsetType = msgspec.UNSET
+    streams: int | msgspec.UnsetType = msgspec.UNSET
+    silent_brokers: int | msgspec.UnsetType = msgspec.UNSET
 
 
 _STREAM = {"schema": {"type": "string", "format": "binary"}}
@@ -117,6 +129,12 @@ _PARAMETERS = (
         "schema": {"type": "boolean"},
     },
     {
+        "name": "count",
+        "in": "query",
+        "description": "also return the number of open streams of the topic and its subscriptions, in all brokers",
+        "schema": {"type": "boolean"},
+    },
+    {
         "name": "key",
         "in": "query",
         "description": "the key of a raw body on a bytes topic",
@@ -134,19 +152,14 @@ _PARAMETERS = (
         "description": "number of the request's first message; increases by one per message",
         "schema": {"type": "integer", "minimum": 0, "maximum": MAX_SEQUENCE},
     },
-    {
-        "name": "Schema-Id",
-        "in": "header",
-        "description": "typed topics: version of the schema that the messages have; by default the newest",
-        "schema": {"type": "integer", "minimum": 0},
-    },
+    SCHEMA_ID,
 )
 
 
 @dataclass(slots=True)
 class _PublishBody:
     """The body of a publish, how to decode it, and the topic's format, and the version of its schema, that the request
-    expects."""
+    expects. `traceparent` is the context that its messages get."""
 
     request: Request
     media: str | None
@@ -155,6 +168,7 @@ class _PublishBody:
     key: str | None
     format: str | None
     schema_id: int | None
+    traceparent: str | None = None
 
     async def rows(self, config: TopicConfig, intake: Intake, memory: DecodingMemory) -> pa.RecordBatch:
         """Decodes the messages to rows: immediately if that takes a fraction of a millisecond, otherwise in a
@@ -172,12 +186,19 @@ class _PublishBody:
         timed = intake.at(intake.cluster_us)
         return await memory.run(caller, own, size, bodies.decode, self.media, content, timed, bare, self.key)
 
-    def single(self, intake: Intake) -> Single | None:
-        """Decodes the single message of a small JSON body. Returns None if `rows` must decode the body."""
-        is_json = self.media == bodies.JSON or bodies.media_type(self.media) == bodies.JSON  # mostly the first
-        if len(self.content) > INLINE_BYTES or not is_json:
+    def single(self, config: TopicConfig, intake: Intake) -> Single | None:
+        """Decodes the single message of a small JSON body, or of a single line. Returns None if `rows` must decode the
+        body."""
+        if len(self.content) > INLINE_BYTES:
             return None
-        return decode_single(self.content, intake)
+        media = bodies.JSON if self.media == bodies.JSON else bodies.media_type(self.media)  # mostly the first
+        if media == bodies.JSON or (media == bodies.NDJSON and self._is_one_line(config)):
+            return decode_single(self.content, intake)
+        return None
+
+    def _is_one_line(self, config: TopicConfig) -> bool:
+        bare = config.lines_are_bare if self.bare is None else self.bare
+        return not bare and b"\n" not in self.content.rstrip(b" \t\r\n")
 
 
 @dataclass(frozen=True)
@@ -191,6 +212,8 @@ class Publish:
     reader: RequestReader
     time: ClusterTime
     schemas: SchemaVersions
+    open: OpenStreams
+    keeps_traces: bool
 
     @classmethod
     def of(cls, parts: Parts) -> Self:
@@ -200,7 +223,8 @@ class Publish:
             broker.uploading.payloads,
             broker.reading.readables.time,
         )
-        return cls(broker.catalog, broker.topics, publisher, payloads, parts.reader, time, broker.schemas)
+        schemas, streams, traced = broker.schemas, broker.streaming.open, broker.process.traces is not None
+        return cls(broker.catalog, broker.topics, publisher, payloads, parts.reader, time, schemas, streams, traced)
 
     @router.route(
         "POST",
@@ -228,13 +252,13 @@ class Publish:
     async def publish(self, request: Request, name: str) -> Answer:
         """Publishes messages. When the broker answers, the messages are durable and readable.
 
-        A request is all or nothing. If any message is invalid, no message is stored, and the answer lists the first
-        1,000 invalid messages. If the topic does not exist and `auto_create_topics` is on, the broker creates it with
-        the default configuration. With `format`, the broker refuses the request if the topic has another format.
+        If any message is invalid, no message is stored, and the answer lists the first 1,000 invalid messages. If the
+        topic does not exist and `auto_create_topics` is on, the broker creates it with the default configuration. With
+        `format`, the broker refuses the request if the topic has another format.
 
         On a typed topic, `Schema-Id` names the version of the schema that the messages have. If that version does not
-        exist, or a message has a value in a field that was dropped since, the answer is 409 `schema-mismatch`, with
-        `schema_id`, the newest version.
+        exist, or a message has a value in a field that a later version has dropped, the answer is 409
+        `schema-mismatch`, with the newest version in `schema_id`.
 
         A message may have a `reference` to one of this topic's uploads instead of a value; at most 10,000 per request.
         The broker checks every reference before it stores any message. If the only message of a request has an invalid
@@ -245,104 +269,152 @@ class Publish:
         options = request.query
         bare, key = truth(options["bare"], "bare") if "bare" in options else None, options.get("key")
         ids = "ids" in options and truth(options["ids"], "ids")  # before anything is stored: a refusal stores nothing
+        count = "count" in options and truth(options["count"], "count")
         async with self.reader.body(request) as content:
             deadline = self.publisher.deadline()  # for all of it from here on
-            media, schema_id = request.header(b"content-type"), _schema_id(request)
+            media, schema_id = request.header(b"content-type"), stated_version(request)
             posted = _PublishBody(request, media, content, bare, key, options.get("format"), schema_id)
+            if self.keeps_traces:
+                posted.traceparent = valid(request.header(b"traceparent"))
             topic = self.catalog.get(name)
             if topic is None or topic.record.state == "deleting":
                 topic = await in_time(self._known(request, name, posted), deadline)
             _check_format(topic.layout, posted.format)
             try:
                 found = await self._append_by_newest(request, topic, posted, producer, deadline)
-            except (InvalidMessages, InvalidRequest, *REFUSALS):
-                repeated = await in_time(self._repeated(topic, posted, producer), deadline) if producer else None
-                if repeated is None:
+            except (InvalidMessages, InvalidRequest, *REFUSALS) as error:
+                if producer is None or not (
+                    repeated := await self._repeated(topic, posted, producer, deadline, unknown_field(error.fields))
+                ):
                     raise
                 found = repeated
-            if isinstance(found, Answer):
-                return found
-            published = found
+        answer = found if isinstance(found, Answer) else await self._answer(found, posted, ids)
+        return await self._with_streams(answer, topic) if count else answer
+
+    async def _answer(self, published: PublishResult, posted: _PublishBody, ids: bool) -> Answer:
         with_ids = ids or bodies.media_type(posted.media) != bodies.ARROW
         if published.count > INLINE_COUNT:
             size = ID_BYTES * published.count if with_ids else 0
             return Answer(200, await self.reader.decoding.run_at_once(size, answer_body, published, with_ids))
         return Answer(200, answer_body(published, with_ids))
 
+    async def _with_streams(self, answer: Answer, topic: Topic) -> Answer:
+        """Adds the number of open streams to an answer. The messages are durable by now: nothing fails any more."""
+        counted = b',"streams":%d,"silent_brokers":%d}' % await self.open.everywhere(topic)
+        return answer._replace(body=bytes(answer.body)[:-1] + counted)
+
     async def _append_by_newest(
         self, request: Request, topic: Topic, posted: _PublishBody, producer: Producer | None, deadline: Deadline
     ) -> Answer | PublishResult:
-        """Appends as `_append`. Learns the time of the cluster if the messages need it, and refuses messages only by
-        the newest version of a typed topic's schema."""
+        """Appends as `_append_timed`. Refuses messages only by the newest version of a typed topic's schema."""
         while True:
             known = topic.layout
+            try:
+                return await self._append_timed(request, topic, posted, producer, deadline)
+            except (InvalidMessages, InvalidRequest) as error:
+                if known.format is not Format.TYPED or posted.schema_id is not None:
+                    raise
+                if await in_time(self.schemas.is_later(topic, known), deadline):
+                    continue
+                if (named := unknown_field(error.fields)) is None:
+                    raise  # an earlier version has no more rows
+                found = await self._append_by_earlier(request, topic, posted, producer, deadline, named)
+                if found is None:
+                    schema = topic.record.config.schema
+                    assert schema is not None
+                    raise _with_new_name(error, named, schema) from None
+                return found
+
+    async def _append_by_earlier(
+        self,
+        request: Request,
+        topic: Topic,
+        posted: _PublishBody,
+        producer: Producer | None,
+        deadline: Deadline,
+        named: str,
+    ) -> Answer | PublishResult | None:
+        """Appends messages that fit an earlier version, from before a field was dropped: they have no value there, or
+        they were stored before. Returns None for any others, also for those from before a field was renamed. The
+        version has the field that is `named`."""
+        for layout in await in_time(self.schemas.before_losses(topic, named), deadline):
+            if any(renamed(name, layout.values, topic.layout.values) != name for name in layout.values.names):
+                return None
+            earlier = replace(posted, schema_id=layout.schema_id)
+            try:
+                return await self._append_timed(request, topic, earlier, producer, deadline)
+            except (InvalidMessages, InvalidRequest):
+                continue
+            except SchemaMismatch as refused:
+                if refused.fields.get("taken"):
+                    raise
+                return None
+        return None
+
+    async def _append_timed(
+        self, request: Request, topic: Topic, posted: _PublishBody, producer: Producer | None, deadline: Deadline
+    ) -> Answer | PublishResult:
+        """Appends as `_append`. Learns the time of the cluster if the messages need it."""
+        while True:
             try:
                 return await self._append(request, topic, posted, producer, deadline)
             except TimeUnknown:  # from the decoder, before anything is stored
                 await deadline.retry(self.time.learn, Unavailable, pause_s=AGAIN_S)
-            except (InvalidMessages, InvalidRequest):
-                if known.format is not Format.TYPED or posted.schema_id is not None:
-                    raise
-                if not await in_time(self.schemas.is_later(topic, known), deadline):
-                    raise
 
     async def _append(
         self, request: Request, topic: Topic, posted: _PublishBody, producer: Producer | None, deadline: Deadline
     ) -> Answer | PublishResult:
         layout = topic.layout
         if posted.schema_id is not None:
-            layout = await in_time(self._version(topic, posted.schema_id), deadline)
-        intake = self._intake(topic.record.config, layout)
-        single = posted.single(intake)
+            layout = await in_time(self.schemas.pinned(topic, posted.schema_id), deadline)
+        intake = self._intake(renamed(topic.record.config.key_field, topic.layout.values, layout.values), layout)
+        single = posted.single(topic.record.config, intake)
         if single is not None:
             request.spend("messages", 1)
             self.reader.budget.check(0)
             if single.reference is not None:
                 single = await in_time(self.payloads.resolve_single(topic, single), deadline)
+            if posted.traceparent:
+                add_to_single(single, posted.traceparent, intake.max_message_bytes)
             segment, offset, duplicate = await self.publisher.single(topic, single, producer, deadline)
             place = f'{{"segment":{segment},"first_offset":{offset},"count":1}}'
             end = ',"duplicate":true}' if duplicate else "}"
             return Answer(200, f'{{"count":1,"segments":[{place}],"ids":["{segment}-{offset}"]{end}'.encode())
         rows = await in_time(posted.rows(topic.record.config, intake, self.reader.decoding), deadline)
         request.spend("messages", rows.num_rows)
+        if posted.traceparent:
+            bounds = intake.max_message_bytes, intake.max_request_bytes
+            add = partial(add_to_rows, rows, layout, posted.traceparent, *bounds)
+            rows = add() if rows.num_rows <= INLINE_ROWS else await in_time(asyncio.to_thread(add), deadline)
         with self.reader.made(request, rows.nbytes):
             if "_reference" in rows.schema.names:
                 rows = await in_time(self.payloads.resolve(topic, rows), deadline)
+            if producer is None:  # owners judge their slices alone; with a producer, some may be there already
+                topic.layout.check_values(rows, topic.name)
             return await self.publisher.batch(topic, rows, producer, deadline)
 
-    async def _version(self, topic: Topic, schema_id: int) -> Layout:
-        """Returns the layout of the version that a request names. Raises InvalidRequest for a topic without a schema,
-        and SchemaMismatch for a version that does not exist."""
-        if topic.layout.format is not Format.TYPED:
-            raise InvalidRequest(f"topic {topic.name!r} is not typed, so it has no schema", field="Schema-Id")
-        if schema_id > topic.layout.schema_id:
-            await self.schemas.is_later(topic, topic.layout)
-        newest = topic.layout.schema_id
-        if schema_id <= newest:
-            with suppress(NotReady):
-                return await self.catalog.layout(topic, schema_id)
-        detail = f"the schema of topic {topic.name!r} has no version {schema_id}; its newest version is {newest}"
-        raise SchemaMismatch(detail, topic=topic.name, schema_id=newest)
-
-    async def _repeated(self, topic: Topic, posted: _PublishBody, producer: Producer) -> PublishResult | None:
+    async def _repeated(
+        self, topic: Topic, posted: _PublishBody, producer: Producer, deadline: Deadline, named: str | None
+    ) -> PublishResult | None:
         """Returns the offsets of a refused request's messages if an earlier attempt stored them, so that they do not
         seem lost. What was valid then may be refused now: a timestamp by another broker's clock, an upload that has
-        expired, or a field that the newest version of a typed topic's schema has dropped."""
+        expired, or the `named` field that the newest version of a typed topic's schema has not."""
         layouts = [topic.layout]
         if posted.schema_id is not None:
-            layouts = [await self._version(topic, posted.schema_id)]
-        elif topic.layout.schema_id:
-            with suppress(NotReady):  # the topic's first version may have any id
-                layouts.append(await self.catalog.layout(topic, topic.layout.schema_id - 1))
+            layouts = [await in_time(self.schemas.pinned(topic, posted.schema_id), deadline)]
+        elif named and topic.layout.format is Format.TYPED:
+            layouts += await in_time(self.schemas.before_losses(topic, named), deadline)
         for layout in layouts:
-            intake = self._intake(topic.record.config, layout)
+            key_field = renamed(topic.record.config.key_field, topic.layout.values, layout.values)
+            intake = self._intake(key_field, layout)
             lenient = intake.at(intake.judged_from_us + LENIENT_US)
             try:
-                rows = await posted.rows(topic.record.config, lenient, self.reader.decoding)
+                rows = await in_time(posted.rows(topic.record.config, lenient, self.reader.decoding), deadline)
             except BadRequest:
                 continue
-            with self.reader.made(posted.request, rows.nbytes):
-                return await self.publisher.repeated(topic, rows, producer)
+            with self.reader.made(posted.request, rows.nbytes), suppress(SchemaMismatch, SequenceOutOfOrder):
+                return await self.publisher.batch(topic, rows, replace(producer, only_repeats=True), deadline)
+            return None
         return None
 
     async def _known(self, request: Request, name: str, posted: _PublishBody) -> Topic:
@@ -359,16 +431,16 @@ class Publish:
         layout = Layout.from_format(Format.JSON)
         _check_format(layout, posted.format)
         config = TopicConfig()
-        intake = self._intake(config, layout)  # these rows are not stored: they need no certain time
+        intake = self._intake(config.key_field, layout)  # these rows are not stored: they need no certain time
         rows = await posted.rows(config, intake.at(intake.judged_from_us), self.reader.decoding)
         if "_reference" in rows.schema.names:
             await self.catalog.require(name)  # a topic that does not exist has no uploads
         await create(request, self.topics, name)
 
-    def _intake(self, config: TopicConfig, layout: Layout) -> Intake:
+    def _intake(self, key_field: str | None, layout: Layout) -> Intake:
         settings, now_us = self.reader.settings, self.reader.clock.now_us()
         limits = settings.max_message_bytes, now_us, settings.max_request_bytes
-        return Intake(layout, config.key_field, *limits, self.time.lifetime_from_us)
+        return Intake(layout, key_field, *limits, self.time.lifetime_from_us)
 
 
 def _check_format(layout: Layout, stated: str | None) -> None:
@@ -384,10 +456,11 @@ def _check_format(layout: Layout, stated: str | None) -> None:
         )
 
 
-def _schema_id(request: Request) -> int | None:
-    if b"schema-id" not in request.headers:
-        return None
-    return whole_number(request.header(b"schema-id") or "", "Schema-Id", 0, MAX_SEQUENCE)
+def _with_new_name(error: InvalidMessages | InvalidRequest, named: str, schema: Mapping[str, Any]) -> BadRequest:
+    """Returns a refusal of messages that have a field under an earlier name with the name that it has now."""
+    if (hint := hint_of(named, schema)) is None:
+        return error
+    return type(error)(f"{error.detail}; {hint}", **{**error.fields, "hint": hint})
 
 
 def _producer(request: Request) -> Producer | None:
@@ -415,7 +488,11 @@ def answer_body(published: PublishResult, with_ids: bool) -> bytes:
 
 
 def _ids(appended: Sequence[AppendedRows], count: int) -> Iterator[Any]:
-    """Yields the ids in request order as JSON text, with quotes and commas; Arrow joins them."""
+    """Yields the ids in request order as JSON text, with quotes and commas; Arrow joins many."""
+    if count <= FEW_IDS:
+        places = [(index, rows.segment, rows.first + n) for rows in appended for n, index in enumerate(rows.indexes)]
+        yield '","'.join(f"{segment}-{offset}" for _, segment, offset in sorted(places)).encode()
+        return
     segments, offsets = np.empty(count, np.int64), np.empty(count, np.int64)
     for rows in appended:
         segments[rows.indexes] = rows.segment

@@ -229,16 +229,17 @@ class Pulls:
         **Consumers in `ordered` mode.** Give each process its own `consumer` name; two processes must not use the same
         name. If a consumer pulls while it holds messages that it has not acked or nacked, the broker assumes that the
         consumer crashed and restarted. The consumer gets those messages first, under a new lease and with `attempt`
-        raised by one. Acks for the old lease count until the new lease is acked; nacks and extensions for the old lease
-        do not count. A message on its last attempt stays with the old lease. To prefetch, a client sends `ahead: true`
-        in every pull after the first pull that returned messages, and gets the messages that follow. Pulls without a
-        consumer name always behave as with `ahead`. None of this applies to `keyed` mode.
+        raised by one. The broker accepts acks for the old lease until the new lease is acked, and ignores nacks and
+        extensions for the old lease. A message on its last attempt stays with the old lease. To prefetch, a client
+        sends `ahead: true` in every pull after the first pull that returned messages, and gets the messages that
+        follow. Pulls without a consumer name always behave as with `ahead`. The rules of this paragraph do not apply to
+        other modes.
 
-        **Failover.** If the broker that dispatches a subscription dies, another broker takes over. Requests wait up to
-        `publish_timeout_s` seconds for the new broker; after that, the answer is 503 `not-owner`. Acked messages are
-        not redelivered; leased messages are redelivered immediately. Acks by `ids` for work in progress still count for
-        another `ack_deadline_s`. A message on its last attempt waits for an ack during this time, and then becomes a
-        dead letter.
+        **Failover.** If the broker that delivers a subscription's messages dies, another broker takes over the
+        subscription. Requests wait up to `publish_timeout_s` seconds for the new broker; after that, the answer is 503
+        `not-owner`. Acked messages are not redelivered; leased messages are redelivered immediately. For another
+        `ack_deadline_s`, the new broker accepts acks by `ids` of messages that were leased before. A message on its
+        last attempt waits for an ack during this time, and then becomes a dead letter.
 
         With `Accept: application/vnd.apache.arrow.stream`, the answer is an Arrow stream with the columns of the
         Parquet files, plus `segment`, `_offset` and `_attempt`. Rows are grouped by segment and sorted by offset. The
@@ -329,9 +330,7 @@ def check_count(content: bytes) -> None:
     """Raises InvalidRequest before decoding if a body has more values than any valid body. Decoding it could need more
     memory than there is, and a retry would not help."""
     if content.count(b",") > MAX_IDS + _MORE_COMMAS:
-        raise InvalidRequest(
-            f"ids has more than {MAX_IDS} values; it must have 1 to {MAX_IDS} values", field="ids", bound=MAX_IDS
-        )
+        raise InvalidRequest(f"ids must have 1 to {MAX_IDS} values", field="ids", bound=MAX_IDS)
 
 
 def _pull(wanted: PullRequest, wait_s: float) -> Pull:

@@ -10,8 +10,8 @@ from seaweedq.access.rights import Action
 from seaweedq.api.parameters import json_answer
 from seaweedq.api.routes import OF_BODIES, Router
 from seaweedq.api.services import PartsDep, body
-from seaweedq.broker.rebuild import Report, TopicPlan, Wish, losses
-from seaweedq.errors import RebuildConflict
+from seaweedq.broker.rebuild import COMMAND, Report, TopicPlan, Wish, losses
+from seaweedq.errors import RebuildConflict, Restored
 
 MAX_JOURNALS, MAX_NAME = 1_000, 256
 router = Router("cluster")
@@ -48,7 +48,7 @@ class RebuildAnswer(Struct):
     `keys` is the number of keys written to coordination. `journals` are replayed when their brokers join; journals in
     `left_out` are lost; journals in `hindering` block the rebuild, and each has its reason. Backups in `damaged` were
     not used. Backups in `unverified` grant no rights, and are used only if no snapshot is verified. `may_be_lost`
-    describes in words what may differ from before.
+    describes in words what may differ from the state before the loss.
     """
 
     generation: int
@@ -114,11 +114,13 @@ async def rebuild(
     A rebuild may take minutes, and continues if the client disconnects. A second request waits for the running rebuild,
     or restarts an interrupted rebuild. With `auth`, only the token of `admin_token_file` is valid until the rebuild is
     done; other callers get 503 `not-ready`. 409 `rebuild-conflict` means that this broker is serving, another rebuild
-    is running, a journal cannot be read, or a journal to leave out is unknown."""
+    is running, a journal cannot be read, or `without_journals` names an unknown journal."""
     waiting = parts.broker.waiting
     if waiting is None and not wanted.dry_run and await parts.broker.begin_to_wait():
-        raise RebuildConflict(
-            "some topics wait for a rebuild, so all brokers now stop serving requests. Try again in a moment"
+        raise Restored(
+            "some topics can be served again only after a rebuild, so all brokers now stop serving requests to prepare "
+            "for it; send this rebuild request again as soon as this broker's /readyz answers 503",
+            command=COMMAND,
         )
     if waiting is None:
         raise RebuildConflict(

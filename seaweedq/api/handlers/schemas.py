@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from fastapi import Response
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from seaweedq.access.rights import Action
 from seaweedq.api.parameters import PathSchema, PathTopic, json_answer
@@ -20,19 +20,19 @@ class SchemasAnswer(Struct):
 
 
 class SchemaAnswer(Struct):
-    """A version of a topic's schema, in Iceberg's JSON format. `schema_id` is the version's id. `warnings`, only in the
-    answer to a dry run: which publishers and readers of files the change would affect."""
+    """A version of a topic's schema, in Iceberg's JSON format. `schema_id` is the version's id. `warnings` says how
+    each field that this version renames or drops affects publishers and readers of files."""
 
     schema_id: int
     schema: dict[str, Any]
-    warnings: list[str] | UnsetType = UNSET
+    warnings: list[str]
 
 
 FIELDS = [
     {"id": 1, "name": "carrier", "required": True, "type": "string"},
     {"id": 2, "name": "delay", "required": False, "type": "long"},
 ]
-SHOWN = {"schema_id": 1, "schema": {"type": "struct", "schema-id": 1, "fields": FIELDS}}
+SHOWN = {"schema_id": 1, "schema": {"type": "struct", "schema-id": 1, "fields": FIELDS}, "warnings": []}
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ async def list_schemas(services: Services, topic: PathTopic) -> Response:
     shows=SHOWN,
 )
 async def show_schema(services: Services, topic: PathTopic, schema: PathSchema) -> Response:
-    """Returns one version of a typed topic's schema."""
+    """Returns one version of a typed topic's schema, and the warnings for the change that made this version."""
     found = await services.catalog.require(topic)
-    return json_answer(SchemaAnswer(schema, await services.schemas.read(found, schema)))
+    fields = await services.schemas.read(found, schema)
+    return json_answer(SchemaAnswer(schema, fields, await services.schemas.warnings(found, schema, fields)))

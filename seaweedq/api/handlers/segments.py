@@ -64,10 +64,10 @@ class HotKey(Struct):
 
 
 class NextSplit(Struct):
-    """The average that is closest to the limit at which an open segment is split: `messages_per_s` or `bytes_per_s`,
-    over `window_s` seconds. The segment is split when `now` exceeds `splits_at`. `now` counts the time before the
-    segment existed as idle, so at first it is lower than the value in `rates`. `held_by` names the cause that prevents
-    the split: `hot_key` or `max_segments`."""
+    """The split threshold that the segment's load is nearest to reaching: `messages_per_s` or `bytes_per_s`, averaged
+    over `window_s` seconds. The segment is split when `now` exceeds `splits_at`. `now` includes the time before the
+    segment existed as idle time, so at first it is lower than the value in `rates`. `held_by` names the cause that
+    prevents the split: `hot_key` or `max_segments`."""
 
     measure: Measure
     window_s: float
@@ -637,7 +637,7 @@ async def merge(
     f"{SEGMENT}/roll",
     Action.RESHAPE,
     "rollSegment",
-    "Seal a segment, and continue in a new one (roll)",
+    "Roll a segment: replace it with a new segment",
     answers=_replaces([0], _WHOLE),
     refuses=(*OF_BODIES, 404, SegmentConflict, TooManySegments),
 )

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgspec
 from fastapi import Response
@@ -47,7 +47,7 @@ from seaweedq.broker.topics import Catalog, Topic
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.records import MessageFilter, SubscriptionRecord
-from seaweedq.errors import InvalidRequest, SubscriptionConflict, SubscriptionNotFound, TopicConflict
+from seaweedq.errors import Forbidden, InvalidRequest, SubscriptionConflict, SubscriptionNotFound, TopicConflict
 from seaweedq.segments.entry import NAME
 
 LONGEST_S = 43_200  # of a lease or a delay: half a day
@@ -85,8 +85,8 @@ class SubscriptionRequest(Struct, forbid_unknown_fields=True):
     - `backoff_s`: the delays after the first, second, ... failed delivery. The last delay also applies to all later
       failures. The default is no delay.
     - `max_attempts`: the number of failed deliveries after which a message becomes a dead letter. The default 0 means
-      never. Requires `dead_letter_topic`. If that topic does not exist, the broker creates it with this topic's format
-      and schema.
+      never. This field requires `dead_letter_topic`. If that topic does not exist, the broker creates it with this
+      topic's format and schema.
     - `max_in_flight`: how many messages may be leased at the same time, 10,000 by default.
     - `expires_after_s`: the subscription is deleted if it is unused and has no lease for this time. Showing a
       subscription does not count as use.
@@ -110,6 +110,8 @@ class SubscriptionChange(Struct, forbid_unknown_fields=True):
     While a subscription is `paused`, the broker leases no messages. Existing leases stay valid, and their messages can
     be acked.
     """
+
+    FIXED: ClassVar = ("mode", "start", "filter")
 
     ack_deadline_s: AckDeadline | UnsetType = UNSET
     max_attempts: MaxAttempts | UnsetType = UNSET
@@ -297,6 +299,14 @@ class SubscriptionServices:
         """Raises Forbidden if the caller may not publish to the dead-letter topic, or create it."""
         if target is None:
             return
+        if request.caller.is_subject:
+            raise Forbidden(
+                "only a principal can set dead_letter_topic, and the caller is not one: brokers publish dead letters "
+                "with the rights of the principal that set dead_letter_topic. Create a principal for the caller, or "
+                "let an existing principal set dead_letter_topic",
+                action=str(Action.PUBLISH),
+                resource=target,
+            )
         check_right(request.caller, Action.PUBLISH, Resource(target))
         if self.catalog.get(target) is None:
             check_right(request.caller, Action.CREATE, Resource(target))
@@ -358,7 +368,7 @@ def _place(text: str) -> tuple[str, int, str]:
         keys.SUBSCRIPTIONS.key(*place)
     except ValueError:
         raise InvalidRequest(
-            f"page_token is {text[:100]!r}; it must be the next_page_token of an earlier page", field="page_token"
+            f"page_token must be the next_page_token of an earlier page, not {text[:100]!r}", field="page_token"
         ) from None
     return place
 
@@ -447,8 +457,8 @@ async def create_subscription(
 
     async def create() -> int:
         """Creates the subscription or compares it. Returns the status."""
-        await services.letters.check(found, record)
-        created = await services.admin.create(found, subscription, record)
+        checked = await services.letters.check(found, record)
+        created = await services.admin.create(found, subscription, record, checked)
         if not created and (there := await services.admin.find(found, subscription)):
             compare(subscription, there, record, changes)
         return 201 if created else 200
@@ -511,9 +521,9 @@ async def change_subscription(
         """Changes the record, starting from the dispatcher's."""
         opened = await services.dispatcher.open(found, subscription)
         changed = msgspec.structs.replace(opened.record, **changes)
-        if changes.keys() & {"max_attempts", "dead_letter_topic"}:
-            await services.letters.check(found, changed)
-        await services.admin.change(found, subscription, changes)
+        concerned = bool(changes.keys() & {"max_attempts", "dead_letter_topic"})
+        checked = await services.letters.check(found, changed) if concerned else {}
+        await services.admin.change(found, subscription, changes, checked)
         return 200
 
     return await _by_dispatcher(services, request, found, subscription, wanted, change)

@@ -36,8 +36,8 @@ router = Router("access")
 class TokenRequest(Struct, forbid_unknown_fields=True):
     """The token to issue. Without `principal`, the new token is derived from the caller's: it can do no more than the
     caller's token, and expires no later. With `principal`, the new token belongs to that principal, and the caller
-    needs the right `access`. `grants` narrow the token further. The token expires after `expires_s`. `note` is for
-    people, and must not contain control characters or text-direction marks."""
+    needs the right `access`. `grants` narrow the token further. The token expires after `expires_s`. `note` is a text
+    for people, and must not contain control characters or text-direction marks."""
 
     principal: str | None = None
     expires_s: Annotated[float, Meta(gt=0, le=MAX_S)] | None = None
@@ -161,8 +161,8 @@ async def create_token(
     """Issues a token. Only this answer contains the token's text: the cluster stores only its SHA-256. All brokers
     accept the token within a second.
 
-    A principal may issue at most 100 tokens from its own tokens, and have 10,000 tokens in all. A cluster may have
-    100,000.
+    A principal may issue at most 100 tokens from its own tokens, and have at most 10,000 tokens. A cluster may have at
+    most 100,000 tokens.
     """
     if wanted.principal is not None:
         check_name(wanted.principal, "principal")

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgspec
 from fastapi import Response
@@ -51,7 +51,7 @@ from seaweedq.errors import (
 from seaweedq.rows.bodies import JSON
 from seaweedq.rows.json_values import check_key_field
 from seaweedq.segments.evolution import warnings, with_ids
-from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.layout import MAX_FIRST_ID, Format, Layout, renamed, schema_id_of
 from seaweedq.segments.schema import encode_fields, parse_schema
 
 
@@ -111,15 +111,13 @@ class RetentionRequest(Struct, forbid_unknown_fields=True):
 
 
 class RetentionAnswer(Struct):
-    """The retention of a topic. `enforced` is false if an earlier version stored the retention, which then deletes
-    nothing until you set the limits again. `enforced` is null if no limit is set."""
+    """The retention of a topic."""
 
     max_age_s: float | None
     max_bytes: int | None
     keep_unread: bool
     delete_read: bool
     grace_s: float | None
-    enforced: bool | None
 
 
 class PreviewAnswer(Struct):
@@ -139,10 +137,7 @@ def changed_retention(policy: RetentionPolicy, wanted: RetentionRequest) -> Rete
 
 def shown_retention(policy: RetentionPolicy) -> RetentionAnswer:
     """Converts the policy for answers."""
-    enforced = True if policy.takes else None
-    return RetentionAnswer(
-        policy.max_age_s, policy.max_bytes, policy.keep_unread, policy.delete_read, policy.grace_s, enforced
-    )
+    return RetentionAnswer(policy.max_age_s, policy.max_bytes, policy.keep_unread, policy.delete_read, policy.grace_s)
 
 
 def preview_answer(preview: Preview) -> PreviewAnswer:
@@ -198,6 +193,8 @@ class PatchRequest(ChangeRequest, forbid_unknown_fields=True):
     - `if_schema_id`: refuse the change unless this version is the newest.
     """
 
+    FIXED: ClassVar = ("format", "key_field", "initial_segments")
+
     schema: dict[str, Any] | UnsetType = UNSET
     if_schema_id: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
 
@@ -228,7 +225,7 @@ def new_config(wanted: TopicRequest) -> TopicConfig:
     format = Format(wanted.format or Format.JSON)
     if (format is Format.TYPED) != bool(wanted.schema):
         raise InvalidRequest(
-            "a topic of the format typed needs a schema; a topic of another format must not have a schema",
+            "a topic with the format `typed` needs a schema; a topic with another format must not have a schema",
             field="schema",
             value=format,
         )
@@ -236,6 +233,12 @@ def new_config(wanted: TopicRequest) -> TopicConfig:
         _check_size(wanted.schema)
     schema = with_ids(wanted.schema) if wanted.schema else None
     columns = parse_schema(schema) if schema else None
+    if columns and (first := schema_id_of(columns)) > MAX_FIRST_ID:
+        detail = (
+            f"the schema-id {first} of a new topic must be between 0 and {MAX_FIRST_ID}, because later versions have "
+            "the next ids"
+        )
+        raise InvalidRequest(detail, field="schema", value=first, bound=MAX_FIRST_ID)
     if wanted.key_field:
         check_key_field(Layout.from_format(format, columns), wanted.key_field)
     base = TopicConfig(
@@ -374,7 +377,8 @@ class TopicAnswer(Struct):
     - `start_offsets` lists segments from which retention has deleted messages, namely those below the given offset.
     - `newest_file_at` is when the newest file was written, or null if there is none.
     - `store_endpoint` is the URL of an S3-compatible store; null for AWS and local folders.
-    - `warnings`, only after a change of the schema: which publishers and readers of files the change affects.
+    - `warnings`, only after a change of the schema: how each renamed or dropped field affects publishers and readers of
+      files.
     """
 
     name: str
@@ -569,8 +573,12 @@ async def _ensured(services: TopicServices, topic: str, wanted: TopicRequest, cr
         created = await services.admin.create(topic, new_config(wanted), creator)
     found = services.catalog.topic(topic)
     if not created:
-        if wanted.schema and await services.schemas.has(found, wanted.schema):  # a program's, which is older than it
-            wanted = msgspec.structs.replace(wanted, schema=UNSET)
+        version = await services.schemas.find(found, wanted.schema) if wanted.schema else None
+        if version is not None:  # a program's, which is older than the topic's newest one
+            key_field = (
+                renamed(wanted.key_field, version, found.layout.values) if wanted.key_field else wanted.key_field
+            )
+            wanted = msgspec.structs.replace(wanted, schema=UNSET, key_field=key_field)
         compare(found, wanted)
         await services.admin.ensure(found)
     return json_answer(await _answer(services, found, fresh=created), 201 if created else 200)
@@ -598,7 +606,7 @@ async def show_topic(services: Services, topic: PathTopic) -> Response:
     "updateTopic",
     "Change a topic",
     answers={200: {JSON: {"schema": {"anyOf": [TopicAnswer, PreviewAnswer, SchemaAnswer]}}}},
-    refuses=(*OF_BODIES, 404, TopicConflict, SchemaIncompatible),
+    refuses=(*OF_BODIES, 404, SchemaIncompatible),
     shows=_SHOWN,
 )
 async def change_topic(
@@ -612,10 +620,10 @@ async def change_topic(
 
     A request may instead contain a `schema`, which becomes the next version of a typed topic's schema. Once the broker
     has answered, all brokers accept rows of this version. Brokers accept new optional fields, another order, wider
-    types (int to long, float to double, a decimal with higher precision), required fields that become optional, and
-    dropped fields (except the key field). They answer any other change with 409 `schema-incompatible` and all
-    `differences`. `warnings` names the publishers and readers that the change affects. Repeating the request changes
-    nothing.
+    types (int to long, float to double, a decimal with higher precision), required fields that become optional, and,
+    with `if_schema_id`, renamed fields and dropped fields (except the key field). They answer any other change with 409
+    `schema-incompatible` and all `differences`. `warnings` says how each renamed or dropped field affects publishers
+    and readers of files. Repeating the request changes nothing.
 
     With `dry_run`, nothing changes, and the answer shows what the given `retention` would delete now, or the version
     that the given `schema` would make. The request may then contain no other field.
@@ -661,7 +669,8 @@ async def _change_schema(
     if not dry_run:
         await services.schemas.change(topic, wanted.schema, expected)
         answer = await _answer(services, topic)
-        answer.warnings = await services.schemas.warnings(topic)
+        newest, schema = topic.layout.schema_id, topic.record.config.schema or {}
+        answer.warnings = await services.schemas.warnings(topic, newest, schema)
         return answer
     found = await services.schemas.next(topic, wanted.schema, expected)
     if found is None:
@@ -688,7 +697,7 @@ async def delete_topic(services: Services, request: RequestDep, topic: PathTopic
     f"{TOPIC}/flush",
     Action.ALTER,
     "flushTopic",
-    "Write a topic's newest messages to files",
+    "Write all of a topic's messages to files now",
     answers={200: FlushAnswer},
     refuses=(*OF_BODIES, 404, 409),
     shows={"flushed": True},

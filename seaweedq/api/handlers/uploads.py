@@ -218,7 +218,7 @@ async def create_upload(
     `max_write_uploads`, and all other uploads toward `max_open_uploads`. Uploads that are not published by `expires_at`
     are deleted."""
     if not _TYPE.fullmatch(wanted.content_type):
-        detail = f"content_type is {wanted.content_type[:100]!r}; it must be a media type such as text/plain"
+        detail = f"content_type must be a media type such as text/plain, not {wanted.content_type[:100]!r}"
         raise InvalidRequest(detail, field="content_type", value=wanted.content_type[:100])
     sha256 = wanted.sha256.lower() if wanted.sha256 else None
     is_unknown = services.catalog.get(topic) is None and services.reader.settings.auto_create_topics
@@ -244,7 +244,7 @@ async def create_upload(
     UPLOAD,
     Action.PUBLISH,
     "getUpload",
-    "Get an upload",
+    "Get the state of an upload",
     answers={200: UploadState},
     refuses=(404, 409, 410),
     shows=_SHOWN,
@@ -321,7 +321,7 @@ class UploadContent:
         f"{UPLOAD}/content",
         OWN_RIGHT,
         "putContent",
-        "Put an upload's bytes",
+        "Send the bytes of an upload",
         mode=STREAM,
         takes=Takes(_OCTETS),
         answers={201: Received},

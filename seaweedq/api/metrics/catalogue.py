@@ -14,76 +14,106 @@ from seaweedq.api.request import Traffic
 from seaweedq.broker.broker import Broker
 
 VERSION = version("seaweedq")
-READY = gauge("seaweedq_ready", "1 while /readyz answers 200", watch="0")
+READY = gauge("seaweedq_ready", "The value is 1 while the broker answers 200 at /readyz, and 0 otherwise")
 RESTORED = gauge(
     "seaweedq_restored",
-    "1 for each sign of lost or restored coordination, while this broker or a topic waits for a rebuild",
+    "The value is 1 while this broker or a topic waits for a rebuild of coordination",
     "found",
-    watch="any: [what to do](../operate/operations.md#coordination-was-lost)",
+    watch="If the value is 1, see [coordination was lost](../operate/operations.md#coordination-was-lost)",
 )
-BUILD = gauge("seaweedq_build_info", "Always 1; the label has the program's version", "version")
+BUILD = gauge("seaweedq_build_info", "The label contains the version of seaweedq", "version")
 RESPONSES = counter(
     "seaweedq_http_responses_total",
-    "Answered requests, by documented path and status. Only the broker that received the request from the client "
-    "counts it; a stream counts when it ends",
+    "Number of answers to requests from clients",
     "method",
     "route",
     "status",
-    watch="a rise of 5xx",
+    watch="Investigate a rise in the number of answers with a 5xx status",
 )
 REQUEST_DURATION = histogram(
     "seaweedq_request_duration_seconds",
-    "Time from a request's headers to the end of its response, for publish, pull, ack, nack, extend and fetch. "
-    "Outcome refused means 4xx, failed means 5xx. A pull is ok if messages were ready, waited if they arrived "
-    "during the wait, and empty if none arrived",
+    "Time from a request's headers to the end of its response. The outcome 'refused' means 4xx, and 'failed' means "
+    "5xx. A pull has the outcome 'waited' if its messages arrived during the wait, and 'empty' if no message arrived",
     "operation",
     "outcome",
-    watch="`failed`; the 99th percentile of `ok`",
+    watch="Investigate every request with the outcome `failed`, and a rise of the 99th percentile of `ok`",
 )
-CONNECTIONS = gauge("seaweedq_connections", "Connections to this broker", watch="near `max_connections`")
+GRPC_CALLS = counter(
+    "seaweedq_grpc_calls_total",
+    "Number of gRPC calls that have ended; seaweedq_http_responses_total also counts these calls",
+    "method",
+    "code",
+    watch="Investigate a rise of `INTERNAL` or `UNAVAILABLE`",
+)
+CONNECTIONS = gauge(
+    "seaweedq_connections",
+    "Number of open connections",
+    watch="Investigate a value near `max_connections`",
+)
+SPANS = counter(
+    "seaweedq_spans_total",
+    "Number of finished trace spans",
+    "outcome",
+    watch="If `dropped` rises, the collector at `otel_endpoint` does not answer, or is too slow",
+)
 REFUSALS = counter(
     "seaweedq_refusals_total",
-    "Refused requests and connections from unknown callers, by reason",
+    "Number of requests and connections that this broker refused",
     "reason",
-    watch="a rise: [the reasons](../operate/operations.md#strangers)",
+    watch="If the value rises, see [the reasons](../operate/operations.md#strangers)",
 )
 THROTTLED = counter(
     "seaweedq_throttled_seconds_total",
-    "Total time that rate-limited requests were told to wait, in seconds",
-    watch="a rise: raise the limit, or talk to the client",
+    "Total time that this broker told rate-limited clients to wait",
+    watch="If the value rises, clients exceed their limits",
 )
-AUDITED = counter(
-    "seaweedq_audit_events_total",
-    "Audit events: changes and denials",
-    "kind",
-    watch="[the audit](../operate/security.md#the-audit)",
-)
+AUDITED = counter("seaweedq_audit_events_total", "Number of audited changes and denied requests", "kind")
 LOST = counter(
     "seaweedq_audit_lost_total",
-    "Audit events missing from the topic seaweedq.audit",
-    watch="any: the log has the events and the reason",
+    "Number of audit records that this broker could not publish to the topic seaweedq.audit",
+    watch="If the value rises, the broker's log contains the missing records",
 )
-CPU = counter(
-    "process_cpu_seconds_total",
-    "Total user and system CPU time spent in seconds.",
-    watch="near 1 per second per process",
+VERIFIED = counter("seaweedq_jwts_verified_total", "Number of JSON Web Tokens with a verified signature")
+JWTS_REFUSED = counter(
+    "seaweedq_jwts_refused_total",
+    "Number of refused JSON Web Tokens",
+    "reason",
+    watch="If the value rises, see [the reasons](../operate/security.md#json-web-tokens)",
 )
+KEY_FETCHES = counter(
+    "seaweedq_oidc_fetches_total",
+    "Number of attempts to fetch the keys of oidc_issuer",
+    "outcome",
+    watch="If the outcome `failed` rises, the issuer does not answer",
+)
+KEY_AGE = gauge(
+    "seaweedq_oidc_keys_age_seconds",
+    "Time since the broker last fetched the keys of oidc_issuer",
+    watch="If the value is near `jwks_max_age_s`, the issuer does not answer",
+)
+CPU = counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.")
 RESIDENT = gauge(
-    "process_resident_memory_bytes", "Resident memory size in bytes.", watch="near the memory of the machine"
+    "process_resident_memory_bytes",
+    "Resident memory size in bytes.",
+    watch="Investigate a value near the machine's memory",
 )
 VIRTUAL = gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.")
 STARTED = gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.")
 OPEN_FILES = gauge(
-    "process_open_fds", "Number of open file descriptors.", watch="near `process_max_fds`: connections are refused"
+    "process_open_fds",
+    "Number of open file descriptors.",
+    watch="If the value is near `process_max_fds`, the broker refuses connections",
 )
 MAX_FILES = gauge("process_max_fds", "Maximum number of open file descriptors.")
 
-OF_REQUESTS = (READY, RESTORED, BUILD, RESPONSES, REQUEST_DURATION, CONNECTIONS)
+OF_REQUESTS = (READY, RESTORED, BUILD, RESPONSES, REQUEST_DURATION, GRPC_CALLS, CONNECTIONS, SPANS)
 OF_STRANGERS = (REFUSALS, THROTTLED, AUDITED, LOST)
+OF_ISSUER = (VERIFIED, JWTS_REFUSED, KEY_FETCHES, KEY_AGE)
 OF_PROCESS: tuple[Family, ...] = (CPU, RESIDENT, VIRTUAL, STARTED, OPEN_FILES, MAX_FILES)
 OF_A_READY_BROKER = (
     log.log_metrics,
     log.store_metrics,
+    log.cache_metrics,
     log.memory_metrics,
     cluster.subscription_metrics,
     cluster.cluster_metrics,
@@ -100,14 +130,15 @@ OF_A_READY_BROKER = (
 GROUPS: Mapping[str, Sequence[Family]] = {
     "Requests": OF_REQUESTS,
     "Strangers, limits and the audit": OF_STRANGERS,
+    "JSON Web Tokens (with `oidc_issuer`)": OF_ISSUER,
     "The journal": log.LOG,
-    "Tails and files": log.FILES,
+    "Unflushed messages and files": log.FILES,
     "The store": log.STORE,
+    "The cache on disk": log.DISK_CACHES,
     "Memory and threads": log.MEMORY,
     "Subscriptions": cluster.SUBSCRIPTIONS,
     "The cluster": cluster.CLUSTER,
-    "Journals of dead brokers": cluster.JOURNALS,
-    "Brokers that seem dead": cluster.SUSPICION,
+    "Dead brokers": (*cluster.JOURNALS, *cluster.SUSPICION),
     "Load": cluster.LOAD,
     "Segments that split and merge": cluster.RESHAPES,
     "Imports and writes": cluster.FILE_WORK,
@@ -117,7 +148,13 @@ GROUPS: Mapping[str, Sequence[Family]] = {
 }
 
 
-def metrics_of(broker: Broker, traffic: Traffic, connections: Connections, refusals: Refusals) -> Iterator[Metric]:
+def metrics_of(
+    broker: Broker,
+    traffic: Traffic,
+    grpc_calls: Mapping[tuple[str, str], int],
+    connections: Connections,
+    refusals: Refusals,
+) -> Iterator[Metric]:
     """Yields all metrics of a broker. A broker that is not ready has only a few metrics."""
     yield READY.of(broker.readiness.can_take_work)
     yield RESTORED.by(dict.fromkeys(broker.restored, 1))
@@ -129,11 +166,20 @@ def metrics_of(broker: Broker, traffic: Traffic, connections: Connections, refus
         for operation, outcomes in traffic.durations.items()
         for outcome, one in outcomes.items()
     )
+    yield GRPC_CALLS.each(grpc_calls.items())
     yield CONNECTIONS.of(len(connections))
     yield REFUSALS.by(refusals.counts)
     yield THROTTLED.of(refusals.throttled_s)
     yield AUDITED.by(broker.audit.counts)
     yield LOST.of(broker.audit.lost)
+    jwts = broker.callers.jwts
+    yield VERIFIED.of(jwts.verified if jwts else 0)
+    yield JWTS_REFUSED.by(jwts.refused if jwts else {})
+    yield KEY_FETCHES.by(jwts.keys.fetches if jwts else {})
+    age_s = jwts.keys.age_s if jwts else None
+    yield KEY_AGE.each([] if age_s is None else [((), age_s)])
+    traces = broker.process.traces
+    yield SPANS.by(traces.counts if traces else {})
     if broker.readiness.ready:
         for metrics in OF_A_READY_BROKER:
             yield from metrics(broker)

@@ -6,6 +6,7 @@ Segment metrics are totals over all segments, because 10,000 segments would othe
 from collections.abc import Iterator
 from typing import get_args
 
+import msgspec
 from prometheus_client import Metric
 
 from seaweedq.api.metrics.families import Family, counter, gauge, histogram
@@ -23,58 +24,53 @@ def _of_each(name: str, help: str, watch: str = "") -> Family:
 
 
 OF_BEHIND = {  # by the member of Behind
-    "messages": _of_each("lag_messages", "Unacked messages, as far as this broker knows", "a value that only rises"),
-    "size_bytes": _of_each("lag_bytes", "Approximate bytes of unacked messages, as far as this broker knows"),
-    "seconds": _of_each(
-        "lag_seconds",
-        "Minimum age of the oldest unacked message, as far as this broker knows",
-        "a value that only rises",
-    ),
-    "in_flight": _of_each("in_flight", "Leased messages"),
-    "delayed": _of_each("delayed", "Messages waiting for redelivery after a nack or a backoff"),
+    "messages": _of_each("lag_messages", "Number of unacked messages", "Investigate a value that only rises"),
+    "size_bytes": _of_each("lag_bytes", "Approximate size of the unacked messages"),
+    "seconds": _of_each("lag_seconds", "Age of the oldest unacked message", "Investigate a value that only rises"),
+    "in_flight": _of_each("in_flight", "Number of messages that consumers hold under a lease"),
+    "delayed": _of_each("delayed", "Number of nacked or timed-out messages whose redelivery is delayed"),
     "dying": _of_each(
         "dying",
-        "Messages that will not be delivered again, and whose dead letters are not durable yet",
-        "above 0 for minutes: [dead letters](../operate/operations.md#dead-letters)",
+        "Number of failed messages that brokers have not yet stored in the dead-letter topic",
+        "If the value stays above 0 for minutes, see [dead letters](../operate/operations.md#dead-letters)",
     ),
-    "waiting": _of_each("waiting", "Messages ready for the next pull"),
+    "waiting": _of_each("waiting", "Number of messages that are ready for the next pull"),
     "skipped": _of_each(
         "skipped",
-        "Unacked messages that retention has deleted since this broker began to dispatch the subscription",
-        "any",
+        "Number of messages that retention deleted before consumers acked them",
+        "Investigate any value above 0",
     ),
-    "consumers": _of_each(
-        "consumers",
-        "Consumers that are waiting for messages, have pulled within the last second, or hold messages, on all brokers",
-    ),
+    "consumers": _of_each("consumers", "Number of active consumers on all brokers"),
     "idle_consumers": _of_each(
         "idle_consumers",
-        "Consumers that receive nothing because an ordered subscription has fewer segments than consumers",
-        "any: use `keyed` or `shared`, or more segments",
+        "Number of consumers that receive nothing because an ordered subscription has fewer segments than consumers",
+        "If the value is above 0, use the mode `keyed`",
     ),
-    "waiting_pulls": _of_each("waiting_pulls", "Open long polls on all brokers"),
+    "waiting_pulls": _of_each("waiting_pulls", "Number of the subscription's open long polls on all brokers"),
     "held_up_s": _of_each(
         "held_up_seconds",
-        "How long a segment's successors have waited for the same unacked message, which the log names",
-        "minutes: ack that message, or set `max_attempts` and a `dead_letter_topic`",
+        "Time for which one unacked message of a split or merged segment has blocked delivery from the new segments; "
+        "the broker's log names this message",
+        "If the value rises to several minutes, set `max_attempts`",
     ),
 }
 STALLED = gauge(
     "seaweedq_subscription_stalled",
-    "1 if messages are waiting but not delivered for this reason: window, max_in_flight or paused",
+    "The value is 1 if the broker does not deliver waiting messages. The label 'reason' says why: 'paused', "
+    "'max_in_flight', or 'window' (the first unacked message is 100,000 messages behind the newest delivered message)",
     "topic",
     "subscription",
     "reason",
-    watch="an unexpected 1",
+    watch="Investigate any unexpected value of 1",
 )
 DELIVERED = counter(
     "seaweedq_delivered_messages_total",
-    "Messages delivered to consumers by this broker, including redeliveries",
+    "Number of messages delivered to consumers, including redeliveries",
 )
 LETTERS = counter(
     "seaweedq_dead_letters_total",
-    "Dead letters published by this broker",
-    watch="more than a few: look at their headers",
+    "Number of published dead letters",
+    watch="A rising value means that consumers fail to process messages",
 )
 SUBSCRIPTIONS = (*OF_BEHIND.values(), STALLED, DELIVERED, LETTERS)
 
@@ -95,69 +91,81 @@ def subscription_metrics(broker: Broker) -> Iterator[Metric]:
 
 RENEWALS = counter(
     "seaweedq_lease_renewals_missed_total",
-    "Renewals of this broker's lease that got no answer",
-    watch="a rise: coordination is slow or unreachable. A broker without a renewal for `lease_s` answers 503",
+    "Number of this broker's lease renewals that coordination did not answer",
+    watch="If the value rises, coordination is slow or unreachable",
 )
-LEVEL = gauge("seaweedq_cluster_level", "Format level that the cluster writes")
+LEVEL = gauge("seaweedq_cluster_level", "Version of the data formats (format level) that the cluster's brokers write")
 POSSIBLE = gauge(
     "seaweedq_cluster_level_possible",
     "Format level to which the cluster could be upgraded now",
-    watch="above `seaweedq_cluster_level` for weeks: [upgrading](../operate/upgrading.md)",
+    watch="If the value exceeds `seaweedq_cluster_level`, see [upgrading](../operate/upgrading.md)",
 )
-BROKERS = gauge("seaweedq_brokers", "Running brokers", watch="fewer than you run")
+BROKERS = gauge(
+    "seaweedq_brokers",
+    "Number of running brokers in the cluster",
+    watch="Investigate a value below the number of brokers that you run",
+)
 LEADER = gauge(
-    "seaweedq_leader", "1 if this broker is the leader", watch="a sum over all brokers that is not 1 for long"
+    "seaweedq_leader",
+    "The value is 1 if this broker is the leader",
+    watch="Investigate if the sum over all brokers is not 1",
 )
 SEGMENTS = gauge(
-    "seaweedq_segments_owned", "Segments owned by this broker", watch="a value far from the other brokers' for long"
+    "seaweedq_segments_owned",
+    "Number of segments that this broker owns",
+    watch="Investigate a value that differs greatly from the values of other brokers",
 )
 UNSERVED = gauge(
     "seaweedq_segments_unserved",
-    "Open segments whose owner is not running, as far as this broker knows",
-    watch="above 0 for a minute: publishes to these segments get 503",
+    "Number of open segments whose owner is not running",
+    watch="If the value is above 0, publishes to these segments get 503",
 )
-TOPICS = gauge("seaweedq_topics", "Topics", watch="more than you created: a publisher misspelt a name")
+TOPICS = gauge(
+    "seaweedq_topics",
+    "Number of topics in the cluster",
+    watch="If the value rises unexpectedly, a publisher may be misspelling a topic's name",
+)
 UNREADABLE = gauge(
     "seaweedq_unreadable_records",
-    "Records in coordination that this broker cannot read, by kind",
+    "Number of records in coordination that this broker cannot read",
     "kind",
-    watch="over 0: a newer broker is needed, or coordination is damaged:"
-    " [what to do](../operate/coordination.md#records-that-cannot-be-read)",
+    watch="If the value is above 0, see [unreadable records](../operate/coordination.md#records-that-cannot-be-read)",
 )
 UNRECOVERED = gauge(
     "seaweedq_journals_unrecovered",
-    "Journals of dead brokers that have not been recovered yet",
-    watch="above 0 for minutes: the leader's log has the reason",
+    "Number of journals of dead brokers that no broker has recovered yet",
+    watch="If the value stays above 0 for minutes, see the leader's log",
 )
 UNREACHABLE = gauge(
     "seaweedq_journals_unreachable",
-    "Journals of dead brokers that this broker cannot reach; their segments wait",
-    watch="above 0 on all brokers: make the dead broker's folder available again",
+    "Number of journals of dead brokers that this broker cannot reach",
+    watch="If the value is above 0 on all brokers, no broker can recover these journals",
 )
 UNKNOWN = gauge(
     "seaweedq_journal_unknown_since_seconds",
-    "Unix time since which no running broker can reach the journal of this dead broker; its segments wait",
+    "Unix time at which the journal of the dead broker in the label broker became unreachable for all brokers",
     "broker",
-    watch="any: start the dead broker's folder or its mirrors again, or"
-    " [accept the loss](../operate/cluster.md#the-mirrored-journal)",
+    watch="If /metrics contains this metric, see [the mirrored journal](../operate/cluster.md#the-mirrored-journal)",
 )
 NEEDING_NEWER = gauge(
     "seaweedq_journals_needing_newer",
-    "Journals of dead brokers that no running broker can read; their segments wait",
-    watch="above 0: start a broker of the version that wrote them",
+    "Number of journals of dead brokers that no running broker can read",
+    watch="If the value is above 0, start a broker with a newer version",
 )
 SUSPICIONS = counter(
     "seaweedq_suspicions_total",
-    "Brokers that this broker reported as suspected because they refused its connections",
-    watch="more than [brokers that were killed](../internals/protocol.md#suspicion)",
+    "Number of times that this broker reported another broker as dead, because that broker refused connections",
+    watch="Investigate a value above the number of [killed brokers](../internals/protocol.md#suspicion)",
 )
 REVOCATIONS = counter(
-    "seaweedq_revocations_total", "Leases of other brokers that this broker revoked on suspicion", watch="the same"
+    "seaweedq_revocations_total",
+    "Number of leases that this broker revoked because their brokers seemed to be dead",
+    watch="Investigate a value above the number of killed brokers",
 )
 OWN_REVOCATIONS = counter(
     "seaweedq_own_revocations_total",
-    "Leases of this process that other brokers revoked while it was running",
-    watch="any: other brokers cannot connect to this one. Check `advertise_url`, firewalls and sidecars",
+    "Number of times that other brokers revoked this running broker's lease",
+    watch="If the value rises, check `advertise_url` and firewalls",
 )
 JOURNALS = (UNRECOVERED, UNREACHABLE, UNKNOWN, NEEDING_NEWER)
 CLUSTER = (BROKERS, LEADER, RENEWALS, LEVEL, POSSIBLE, TOPICS, SEGMENTS, UNSERVED, UNREADABLE)
@@ -184,7 +192,9 @@ def cluster_metrics(broker: Broker) -> Iterator[Metric]:
 def journal_metrics(broker: Broker) -> Iterator[Metric]:
     """Yields metrics of the journals of dead brokers."""
     roster, recovery = broker.roster, broker.recovery.journals
-    dead = [one for one in roster.journals if not roster.alive(one)]
+    there = roster.journals.items()
+    wanted = [one for one, found in there if not (found.record.recovered and found.record.loss_accepted_us)]
+    dead = [one for one in wanted if not roster.alive(one)]
     dead += [one for one in roster.unreadable_journals if not roster.alive(one)]
     yield UNRECOVERED.of(len(dead))
     yield UNREACHABLE.of(sum(recovery.unreached(one) is not None for one in dead))
@@ -202,71 +212,85 @@ def suspicion_metrics(broker: Broker) -> Iterator[Metric]:
 
 MESSAGES = gauge(
     "seaweedq_messages_per_second",
-    "Inbound messages per second in this broker's segments, averaged over as many seconds as the label states",
+    "Inbound messages per second, averaged over window_s seconds",
     "window_s",
-    watch="one broker far above the others for long",
+    watch="Investigate a value far above the values of other brokers",
 )
-BYTES = gauge(
-    "seaweedq_bytes_per_second",
-    "Inbound bytes per second in this broker's segments, averaged over as many seconds as the label states",
-    "window_s",
-)
+BYTES = gauge("seaweedq_bytes_per_second", "Inbound bytes per second, averaged over window_s seconds", "window_s")
 WITHHELD = counter(
     "seaweedq_reshapes_withheld_total",
-    "On the leader: splits and merges skipped because the cluster has reached max_segments",
-    watch="any increase: delete topics, or raise `max_segments` on all brokers",
+    "Number of splits and merges that the leader did not begin because of the setting max_segments, or the segment "
+    "limit of the topic's creator",
+    watch="If the value rises, raise the limit",
 )
 HOT = gauge(
     "seaweedq_hot_segments",
-    "On the leader: overloaded segments in the cluster that get most of their load from one key. 0 on other brokers",
-    watch="above 0 for long: [one hot key](../internals/scaling.md#one-hot-key)",
+    "Number of overloaded segments in the cluster that get most of their load from one key",
+    watch="If the value stays above 0 for a long time, see [one hot key](../internals/scaling.md#one-hot-key)",
+)
+WANTED = gauge(
+    "seaweedq_brokers_wanted",
+    "Number of brokers that the cluster's load needs",
+    watch="If the leader's value differs from the number of brokers, see [the number of "
+    "brokers](../operate/cluster.md#the-number-of-brokers)",
+)
+UTILIZATION = gauge(
+    "seaweedq_utilization",
+    "Used fraction of this broker's CPU, of its memory budget, or of a limit in a capacity_* setting",
+    "resource",
+    watch="Investigate a broker with a value near 1",
 )
 UNDER_WAY = gauge(
     "seaweedq_reshapes_under_way",
-    "Splits, merges and rolls in progress on this broker",
-    watch="above 0 for minutes: the store or coordination is failing",
+    "Number of splits, merges and rolls of segments in progress",
+    watch="A value that stays above 0 for minutes means that writes to the store fail",
 )
 DONE = counter(
     "seaweedq_reshapes_total",
-    "Splits, merges and rolls done by this broker",
+    "Number of finished splits, merges and rolls of segments",
     "kind",
-    watch="many each hour: [what to do](../operate/operations.md#segments-that-split-and-merge)",
+    watch="If there are many each hour, see [splits and "
+    "merges](../operate/operations.md#segments-that-split-and-merge)",
 )
 PAUSE = histogram(
     "seaweedq_reshape_pause_seconds",
-    "How long a split, merge or roll kept its segments from accepting messages",
-    watch="seconds: the store is slow",
+    "Time for which publishes waited during a split, merge or roll of their segment",
+    watch="A time of several seconds means that the store is slow",
 )
-FILES = counter("seaweedq_retention_files_deleted_total", "Files deleted by retention")
-PAYLOADS = counter("seaweedq_retention_payloads_deleted_total", "Payloads deleted by retention")
+FILES = counter("seaweedq_retention_files_deleted_total", "Number of files deleted because of retention")
+PAYLOADS = counter("seaweedq_retention_payloads_deleted_total", "Number of payloads deleted because of retention")
 HELD = gauge(
     "seaweedq_retention_held",
-    "On the leader: 1 if retention is suspended for this reason: clock or restored",
+    "The value is 1 if this broker is the leader and has suspended retention",
     "reason",
-    watch="any 1: [what it means](../operate/operations.md#retention)",
+    watch="If the value is 1, see [retention](../operate/operations.md#retention)",
 )
 SNAPSHOT_AGE = gauge(
     "seaweedq_snapshot_age_seconds",
-    "On the leader: for how long coordination has had changes that are in no snapshot. 0 on other brokers",
-    watch="above 10 minutes: [a loss of coordination](../internals/lost-coordination.md) would lose these changes",
+    "Age of the oldest change in the coordination database that no snapshot contains yet",
+    watch="If the value is above 10 minutes, see the leader's log",
 )
-SNAPSHOT_BYTES = gauge("seaweedq_snapshot_bytes", "Size of this broker's last snapshot of coordination")
-SNAPSHOTS = counter("seaweedq_snapshots_total", "Snapshots of coordination stored by this broker")
+SNAPSHOT_BYTES = gauge("seaweedq_snapshot_bytes", "Size of the last stored snapshot of coordination")
+SNAPSHOTS = counter("seaweedq_snapshots_total", "Number of stored snapshots of coordination")
 WORKS = counter(
     "seaweedq_file_works_total",
-    "Imports and writes finished by this broker, by kind (import, write) and state (done, failed)",
+    "Number of imports and writes that have ended, with their final state",
     "kind",
     "state",
-    watch="a rise of `failed`: the [import](http.md#imports) or [write](http.md#writes) has the reason",
+    watch="Investigate a rise of the number with the state `failed`",
 )
-WORK_ROWS = counter("seaweedq_file_work_rows_total", "Rows of imports and writes that this broker made durable", "kind")
+WORK_ROWS = counter(
+    "seaweedq_file_work_rows_total",
+    "Number of rows that imports and writes have made durable",
+    "kind",
+)
 WORKING = gauge(
     "seaweedq_file_works_under_way",
-    "Imports and writes running or queued on this broker",
+    "Number of imports and writes that are running or waiting. A broker runs at most 2 imports and writes at a time",
     "kind",
-    watch="above 2 for long: imports queue",
+    watch="If the sum over all kinds is above 2, some of them wait",
 )
-LOAD = (MESSAGES, BYTES, HOT)
+LOAD = (MESSAGES, BYTES, HOT, WANTED, UTILIZATION)
 FILE_WORK = (WORKS, WORK_ROWS, WORKING)
 RESHAPES = (DONE, UNDER_WAY, PAUSE, WITHHELD)
 RETENTION = (HELD, FILES, PAYLOADS)
@@ -281,6 +305,8 @@ def load_metrics(broker: Broker) -> Iterator[Metric]:
     autoscaler = broker.leadership.autoscaler
     yield HOT.of(len(autoscaler.hot) if broker.context.election.is_leader else 0)
     yield WITHHELD.of(autoscaler.withheld)
+    yield WANTED.of(broker.leadership.brokers_wanted)
+    yield UTILIZATION.by(msgspec.structs.asdict(broker.load.loads.utilization()))
 
 
 def reshape_metrics(broker: Broker) -> Iterator[Metric]:

@@ -35,6 +35,8 @@ from seaweedq.broker.uploads import Payloads
 from seaweedq.clock import Clock
 from seaweedq.errors import NotReady, SeaweedqError
 from seaweedq.rows.message_json import fitting_texts
+from seaweedq.segments.trace_headers import note_delivery
+from seaweedq.traces import Traces
 
 CHUNK_BYTES = 256 * 1024
 CHUNK_ROWS = 4096
@@ -61,8 +63,9 @@ class Chunk:
 class Chunks:
     """The chunks of one broker's streams. At most SHARED_BYTES of them are kept."""
 
-    def __init__(self, payloads: Payloads, time: ClusterTime, clock: Clock) -> None:
+    def __init__(self, payloads: Payloads, time: ClusterTime, clock: Clock, traces: Traces | None) -> None:
         self._payloads = payloads
+        self._traces = traces
         self._time = time
         self._clock = clock
         self._files, self._peers = asyncio.Semaphore(FILES), asyncio.Semaphore(PEERS)
@@ -72,7 +75,8 @@ class Chunks:
     @classmethod
     def of(cls, parts: Parts) -> Self:
         broker = parts.broker
-        return cls(broker.uploading.payloads, broker.reading.readables.time, broker.process.clock)
+        process = broker.process
+        return cls(broker.uploading.payloads, broker.reading.readables.time, process.clock, process.traces)
 
     async def read(self, topic: Topic, segment: Readable, offset: int, until_us: int) -> Chunk:
         """Returns messages from an offset on, which is below the segment's end; none if all of them have expired.
@@ -95,11 +99,15 @@ class Chunks:
         return chunk
 
     async def _read(self, topic: Topic, segment: Readable, offset: int, until_us: int) -> Chunk:
+        begun_us = self._clock.now_us() if self._traces is not None else 0
         pieces = await segment.read(offset, CHUNK_ROWS, CHUNK_BYTES)
         next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else offset
         alive = await self._time.unexpired(pieces)
         links = await self._payloads.links_of(topic, [rows for _, rows in alive], until_us)
         texts, left_out = fitting_texts(alive, segment.id, segment.layout, links, CHUNK_BYTES)
+        if self._traces is not None:
+            rows = [rows for _, rows in alive]
+            note_delivery(self._traces, topic.name, rows, begun_us, segment=str(segment.id))
         size = sum(int(column.nbytes) - 4 * len(column) for column in texts)  # without offsets
         return Chunk(texts, size, next_offset if left_out is None else left_out, self._clock.monotonic_s(), bool(links))
 
@@ -197,6 +205,8 @@ class StreamSession:
                     await asyncio.wait({gone}, timeout=BYE_S)
             if running.done():
                 running.result()
+            if gone.done():
+                gone.result()
         finally:
             for task in (running, gone, leaving):
                 task.cancel()

@@ -1,23 +1,25 @@
 """`GET /v1/topics/{topic}/subscriptions/{subscription}/stream`: messages are leased to a client as they come, up to
 `max_in_flight` that are not acked. Bare ASGI.
 
-States of a connection: opening -> sending <-> full -> ended. *Sending*: one request to the dispatcher at a time, for
-the messages behind the last one that was sent (broker/subscriptions/leases). It begins once the socket has taken that:
-leased messages are sent at once, else their deadline would run while they wait here.
-*Full*: `max_in_flight` messages are not acked, so that the dispatcher gives nothing. *Ended*: the client has gone, the
-subscription was deleted, or the broker leaves; the dispatcher is told, so that no request that waits there leases
-anything more. The leases of a WebSocket end with that. Those of server-sent events stay until their deadline, since
-EventSource comes back. Nothing is written: a crash of this broker leaves leases that end at their deadline.
+States of a connection: opening -> sending <-> full or spent -> ended. *Sending*: one request to the dispatcher at a
+time, for the messages behind the last one that was sent (broker/subscriptions/leases). It begins once the socket has
+taken that: leased messages are sent at once, else their deadline would run while they wait here. *Full*:
+`max_in_flight` messages are not acked, so that the dispatcher gives nothing. *Spent*: the client of a WebSocket that
+counts `credits` has none; then the dispatcher is not asked, and each COMMENT_S the broker looks whether the
+subscription is still there. Each message that is sent takes a credit. *Ended*: the client has gone, the subscription
+was deleted, or the broker leaves; the dispatcher is told, so that no request that waits there leases anything more. The
+leases of a WebSocket end with that. Those of server-sent events stay until their deadline, since EventSource comes
+back. Nothing is written: a crash of this broker leaves leases that end at their deadline.
 """
 
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Self
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from seaweedq.access.rights import Action
 from seaweedq.api.access.origins import CLIENT
@@ -41,11 +43,13 @@ from seaweedq.api.streams.transports import (
     id_at,
     listen,
 )
-from seaweedq.broker.streams import LeasedBatch, SubscriptionStreams
+from seaweedq.broker.streams import LeasedBatch, OpenStreams, SubscriptionStreams
 from seaweedq.broker.subscriptions import Position, Pull, parse_lease
 from seaweedq.broker.topics import Topic
 from seaweedq.clock import Clock, Ids
+from seaweedq.concurrency.futures import Signal
 from seaweedq.errors import InvalidPositions, InvalidRequest, SeaweedqError, Unavailable, UnreadableBody
+from seaweedq.traces import Traces
 
 MAX_IN_FLIGHT, LARGEST_IN_FLIGHT = 1_000, 1_000_000
 CONSUMER_CHARACTERS = 255
@@ -67,6 +71,12 @@ _PARAMETERS = (
         "description": "maximum number of unacked messages of the stream",
         "schema": {"type": "integer", "minimum": 1, "maximum": LARGEST_IN_FLIGHT, "default": MAX_IN_FLIGHT},
     },
+    {
+        "name": "credits",
+        "in": "query",
+        "description": "WebSockets: number of messages that the broker may send before the client sends more credits",
+        "schema": {"type": "integer", "minimum": 0, "maximum": LARGEST_IN_FLIGHT},
+    },
     LAST_ID,
     {
         "name": CLIENT,
@@ -78,14 +88,23 @@ _PARAMETERS = (
 )
 
 
+class CreditRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Lets the broker send so many messages more."""
+
+    messages: Annotated[int, Meta(ge=1, le=LARGEST_IN_FLIGHT)]
+
+
 class ClientFrame(msgspec.Struct, forbid_unknown_fields=True):
-    """A message of a WebSocket's client: one of the three."""
+    """A message of a WebSocket's client: one of the four, and the context of its trace."""
 
     ack: AckRequest | UnsetType = UNSET
     nack: NackRequest | UnsetType = UNSET
     extend: ExtendRequest | UnsetType = UNSET
+    credit: CreditRequest | UnsetType = UNSET
+    traceparent: str = ""
 
 
+VERBS = ("ack", "nack", "extend", "credit")
 _CLIENT_FRAME = msgspec.json.Decoder(ClientFrame)
 
 
@@ -99,12 +118,16 @@ class SubscriptionStreamRoute:
     room: StreamMemory
     clock: Clock
     ids: Ids
+    open: OpenStreams
+    traces: Traces | None
 
     @classmethod
     def of(cls, parts: Parts) -> Self:
         streaming, process = parts.broker.streaming, parts.broker.process
         ended, room = streaming.watches.ended, parts.get(StreamMemory)
-        return cls(streaming.subscriptions, parts.get(Acks), ended, room, process.clock, process.ids)
+        acks = parts.get(Acks)
+        rest = streaming.open, process.traces
+        return cls(streaming.subscriptions, acks, ended, room, process.clock, process.ids, *rest)
 
     @router.route(
         "GET",
@@ -133,9 +156,10 @@ class SubscriptionStreamRoute:
         that its `consumer` already holds.
 
         A WebSocket receives `{"messages": [...], "lease": "..."}` for each batch. The client sends `{"ack": {"ids":
-        ["0-17"]}}`, `nack` or `extend`, each with the same body as the HTTP request. It receives their answers, or
-        `{"error": {...}}`, in the same order. When the WebSocket closes, its leases end immediately and count as an
-        attempt.
+        ["0-17"]}}`, `nack` or `extend`, each with the same body as the HTTP request, and optionally with `traceparent`
+        beside it. It receives their answers, or `{"error": {...}}`, in the same order. When the WebSocket closes, its
+        leases end immediately and count as an attempt. With the parameter `credits`, each message takes a credit, and
+        `{"credit": {"messages": 10}}` adds ten; the answer is `{"credits": 10}`, the number that is left.
 
         A request without a token needs the header `Seaweedq-Client`, with any value. WebSockets and requests from pages
         of the broker's own origin do not.
@@ -144,7 +168,8 @@ class SubscriptionStreamRoute:
         stream = await self._open(request, topic, name, transport := EventTransport(out))
         await transport.begin(id_at(stream.position))  # a client that loses the first batch goes on there
         try:
-            await stream.session.run(stream.step, request.until_gone())
+            with self.open.counting(stream.topic):
+                await stream.session.run(stream.step, request.until_gone())
         finally:
             await stream.leave(free=False)
 
@@ -154,7 +179,8 @@ class SubscriptionStreamRoute:
         stream = await self._open(request, topic, name, transport := WebSocket(out))
         await accept(request, out)
         try:
-            await stream.session.run(stream.step, listen(request, transport, stream.hear))
+            with self.open.counting(stream.topic):
+                await stream.session.run(stream.step, listen(request, transport, stream.hear))
         finally:
             await stream.leave(free=True)
 
@@ -169,7 +195,7 @@ class SubscriptionStreamRoute:
         options, consumer = request.query, request.query.get("consumer")
         if consumer is not None and not 1 <= len(consumer) <= CONSUMER_CHARACTERS:
             raise InvalidRequest(
-                f"the consumer name has {len(consumer)} characters; it must have 1 to {CONSUMER_CHARACTERS} characters",
+                f"the consumer name must have 1 to {CONSUMER_CHARACTERS} characters, not {len(consumer)}",
                 field="consumer",
                 value=consumer[:100],
                 bound=CONSUMER_CHARACTERS,
@@ -179,12 +205,14 @@ class SubscriptionStreamRoute:
         topic = await calls.catalog.require(topic_name)
         await self.streams.check(topic, name)
         position = _begin(before, self.ids.nonce(), consumer, max_in_flight)
-        return SubscriptionStream(self, topic, name, StreamSession(self.ended, request, transport), position)
+        session = StreamSession(self.ended, request, transport)
+        return SubscriptionStream(self, topic, name, session, position, credits=_credits_of(request))
 
 
 @dataclass
 class SubscriptionStream:
-    """One connection. `needed` is the room that the next batch takes, at least: it is not leased before."""
+    """One connection. `needed` is the room that the next batch takes, at least: it is not leased before. `credits` are
+    the messages that may be sent, None if the client counts none."""
 
     route: SubscriptionStreamRoute
     topic: Topic
@@ -192,6 +220,8 @@ class SubscriptionStream:
     session: StreamSession
     position: Position
     needed: int = CHUNK_BYTES
+    credits: int | None = None
+    credited: Signal = field(default_factory=Signal)
 
     async def step(self) -> None:
         """Sends one batch, or waits for messages; after COMMENT_S without any it gives a sign of session."""
@@ -222,23 +252,53 @@ class SubscriptionStream:
         check_count(content)
         with self.route.acks.calls.reader.decoding_json(content):
             said = decode_request(content, None, _CLIENT_FRAME)
-            named = {verb: one for verb in said.__struct_fields__ if (one := getattr(said, verb)) is not UNSET}
+            named = {verb: one for verb in VERBS if (one := getattr(said, verb)) is not UNSET}
             if len(named) != 1:
                 raise InvalidRequest(
-                    f"the message has the fields {sorted(named)}; it must have exactly one of the fields "
-                    "ack, nack and extend"
+                    f"the message must have exactly one of the fields ack, nack, extend and credit, not {sorted(named)}"
                 )
             ((verb, wanted),) = named.items()
+            if isinstance(wanted, CreditRequest):
+                return self._credit(wanted.messages)
             path = f"/v1/topics/{self.topic.name}/subscriptions/{self.name}/{verb}"
             self.route.acks.calls.catalog.check(self.topic)  # as the request of its own does that acks
             request = self.session.request.derived("POST", path, headers=False)
-            found = await self.route.acks.answer(request, self.topic, self.name, wanted)
+            work, traces = self.route.acks.answer(request, self.topic, self.name, wanted), self.route.traces
+            if traces is not None:
+                contexts = (said.traceparent,)
+                work = traces.around(work, verb, self.topic.name, contexts, "SERVER", subscription=self.name)
+            found = await work
         return bytes(found.body) if found.status < 400 else b'{"error":%b}' % bytes(found.body)
+
+    def _credit(self, count: int) -> bytes:
+        """Adds credits, and returns the answer. Raises InvalidRequest."""
+        if self.credits is None:
+            raise InvalidRequest(
+                "the stream began without the parameter `credits`, so the client cannot send credits on this stream"
+            )
+        if self.credits + count > LARGEST_IN_FLIGHT:
+            raise InvalidRequest(
+                f"the stream has {self.credits} credits; with {count} more, it would have more than "
+                f"{LARGEST_IN_FLIGHT}",
+                field="messages",
+                value=count,
+                bound=LARGEST_IN_FLIGHT,
+            )
+        self.credits += count
+        self.credited.wake()
+        return b'{"credits":%d}' % self.credits
 
     async def _next(self, wait_s: float) -> LeasedBatch | None:
         """Leases the next messages. A dispatcher that cannot answer is asked again: the stream lives on."""
+        most = MAX_PULL if self.credits is None else min(MAX_PULL, self.credits)
+        if not most:
+            await self.credited.wait(wait_s)
+            if not self.credits:  # the dispatcher, which would tell, is not asked
+                self.route.acks.calls.catalog.check(self.topic)
+                await self.route.streams.check(self.topic, self.name)
+            return None
         try:
-            wanted = Pull(MAX_PULL, wait_s, self.position.consumer, position=self.position, max_bytes=CHUNK_BYTES)
+            wanted = Pull(most, wait_s, self.position.consumer, position=self.position, max_bytes=CHUNK_BYTES)
             until_us = self.session.request.caller.expires_us
             return await self.route.streams.next(self.topic, self.name, wanted, until_us)
         except Unavailable as error:
@@ -255,9 +315,25 @@ class SubscriptionStream:
         self.needed = CHUNK_BYTES
         _, serial = parse_lease(batch.lease) or ("", 0)
         await self.session.transport.leased(batch)
+        if self.credits is not None:
+            self.credits = max(0, self.credits - len(batch.rows))  # an earlier connection's messages may be more
         self.position = self.position.at(serial, *batch.rows.last)
         await asyncio.sleep(0)  # if nothing had to be waited for, others have their turn
         return True
+
+
+def _credits_of(request: Request) -> int | None:
+    """Returns the credits with which a stream begins. Raises InvalidRequest."""
+    text = request.query.get("credits")
+    if text is None:
+        return None
+    if not request.is_socket:
+        raise InvalidRequest(
+            "the parameter `credits` needs a WebSocket, because a client can send more credits only over a WebSocket",
+            field="credits",
+            value=text[:100],
+        )
+    return whole_number(text, "credits", 0, LARGEST_IN_FLIGHT)
 
 
 def _begin(before: EventId | None, connection: str, consumer: str | None, max_in_flight: int) -> Position:

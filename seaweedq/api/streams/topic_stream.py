@@ -26,7 +26,7 @@ from seaweedq.api.streams.transports import (
     listen,
     nothing_to_say,
 )
-from seaweedq.broker.streams import Positions, Start, StartTime, TailWatch, TopicReader, TopicStreams
+from seaweedq.broker.streams import OpenStreams, Positions, Start, StartTime, TailWatch, TopicReader, TopicStreams
 from seaweedq.broker.topics import Catalog
 from seaweedq.clock import Clock
 from seaweedq.errors import BelowRetention, InvalidPositions, Unavailable
@@ -57,11 +57,13 @@ class TopicStreamRoute:
     chunks: Chunks
     room: StreamMemory
     clock: Clock
+    open: OpenStreams
 
     @classmethod
     def of(cls, parts: Parts) -> Self:
         broker, clock = parts.broker, parts.broker.process.clock
-        return cls(broker.catalog, broker.streaming.topics, parts.get(Chunks), parts.get(StreamMemory), clock)
+        streaming, room = broker.streaming, parts.get(StreamMemory)
+        return cls(broker.catalog, streaming.topics, parts.get(Chunks), room, clock, streaming.open)
 
     @router.route(
         "GET",
@@ -121,7 +123,7 @@ class TopicStreamRoute:
         self, request: Request, reader: TopicReader, transport: StreamTransport, goes: Coroutine[Any, Any, None]
     ) -> None:
         watches = self.streams.watches
-        with watches.following(reader.topic) as watch:
+        with self.open.counting(reader.topic), watches.following(reader.topic) as watch:
             stream = TopicStream(self, request, reader, watch, transport)
             await StreamSession(watches.ended, request, transport).run(stream.step, goes)
 

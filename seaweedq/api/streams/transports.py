@@ -11,6 +11,7 @@ WebSockets send no headers of a page's own (api/access/authentication takes it).
 show it.
 """
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -56,6 +57,7 @@ _NEWLINES = b"\r\n"
 _LINE_END = re.compile(r"\r\n?|\n")
 _IN_LINES = "\ndata: "
 SUBPROTOCOL = "seaweedq.v1"
+ANSWER_S = 0.5  # below the time that a stream has to end by itself
 GOES_AWAY = 1001  # why the broker closes
 Hear = Callable[[str | None], Awaitable[bytes]]  # returns the answer to a text; of bytes there is none
 
@@ -189,10 +191,11 @@ async def _said(out: Send, message: dict[str, Any]) -> None:
 
 
 class WebSocket:
-    """The transport of one WebSocket, on ASGI."""
+    """The transport of one WebSocket, on ASGI. `answering` is held while a message of the client is answered."""
 
     def __init__(self, out: Send) -> None:
         self._out = out
+        self.answering = asyncio.Lock()
 
     async def begin(self, positions: str | None = None) -> None:
         """Sends the first positions, if there are any."""
@@ -202,12 +205,16 @@ class WebSocket:
     async def batch(self, chunks: Sequence[Chunk], positions: str) -> None:
         """Sends messages, and the positions behind them."""
         messages = json_array([column for chunk in chunks for column in chunk.texts])
-        await self._send(b'{"messages":%b,"positions":"%b"}' % (messages, positions.encode()))
+        sending = self._send(b'{"messages":%b,"positions":"%b"}' % (messages, positions.encode()))
+        del messages
+        await sending
 
     async def leased(self, batch: LeasedBatch) -> None:
         """Sends messages, and the name of their lease."""
         messages = json_array([batch.rows.table.column(2)])
-        await self._send(b'{"messages":%b,"lease":%b}' % (messages, msgspec.json.encode(batch.lease)))
+        sending = self._send(b'{"messages":%b,"lease":%b}' % (messages, msgspec.json.encode(batch.lease)))
+        del messages
+        await sending
 
     async def answer(self, content: bytes) -> None:
         """Sends the answer to a message of the client."""
@@ -217,7 +224,11 @@ class WebSocket:
         """Sends nothing: there are pings."""
 
     async def bye(self, error: SeaweedqError) -> None:
-        """Sends the problem, and closes."""
+        """Sends the problem, and closes. An answer that is under way goes first, if it comes within ANSWER_S; nothing
+        more is heard."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                await self.answering.acquire()
         await self._send(b'{"bye":%b}' % problem(error)[2])
         code = RESTARTS if isinstance(error, NotReady) else GOES_AWAY
         with suppress(OSError):
@@ -228,7 +239,9 @@ class WebSocket:
         await self._send(b'{"error":%b}' % problem(error)[2])
 
     async def _send(self, content: bytes) -> None:
-        await _said(self._out, {"type": "websocket.send", "text": content.decode()})
+        message = {"type": "websocket.send", "text": content.decode()}
+        del content  # the client of a gRPC call may take long, and the text goes out of the message there
+        await _said(self._out, message)
 
 
 async def listen(request: Request, socket: WebSocket, hear: Hear) -> None:
@@ -236,17 +249,20 @@ async def listen(request: Request, socket: WebSocket, hear: Hear) -> None:
     too."""
     with suppress(ClientGone):
         while (message := await request.receive())["type"] != "websocket.disconnect":
-            try:
-                await socket.answer(await hear(message.get("text")))
-            except SeaweedqError as error:
-                await socket.refuse(error)
-            except (OSError, ClientGone):
-                raise ClientGone from None
-            except Exception as error:
-                unexpected(error)  # logs it
-                await socket.refuse(
-                    SeaweedqError("the broker met an unexpected error; see the broker's log for details")
-                )
+            async with socket.answering:
+                await _answer(socket, hear, message.get("text"))
+
+
+async def _answer(socket: WebSocket, hear: Hear, text: str | None) -> None:
+    try:
+        await socket.answer(await hear(text))
+    except SeaweedqError as error:
+        await socket.refuse(error)
+    except (OSError, ClientGone):
+        raise ClientGone from None
+    except Exception as error:
+        unexpected(error)  # logs it
+        await socket.refuse(SeaweedqError("the broker met an unexpected error; see the broker's log for details"))
 
 
 async def nothing_to_say(text: str | None) -> bytes:

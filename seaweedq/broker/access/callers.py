@@ -1,5 +1,8 @@
 """The callers of requests: the principal of each token, and the requests that end when its rights end.
 
+A token is the text of the admin's file, one of this cluster (`sq1_`), or a JSON Web Token of `oidc_issuer` (jwts). A
+text of another form is somebody else's, as a proxy's, and is no token.
+
 The token of `admin_token_file` is the first one, and the way back in. It may do everything, on this broker alone. The
 file is read again each LOOK_S if it has changed, so that its writers can change or end the token while the
 broker runs. One that cannot be read any more ends it, and so does one that all users of the machine may write: they
@@ -32,16 +35,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from pathlib import Path
+from typing import NamedTuple
 
-from seaweedq.access.limits import Bucket
-from seaweedq.access.rights import EVERYTHING, NEVER_US, Action, Caller, Resource, judge
-from seaweedq.access.tokens import digest_of, id_of, masked
-from seaweedq.broker.access.view import MAX_DEPTH, AccessView, Touched
+from seaweedq.access.limits import Bucket, Limits
+from seaweedq.access.rights import EVERYTHING, NEVER_US, SUBJECT, Action, Caller, Resource, judge
+from seaweedq.access.tokens import PREFIX, digest_of, id_of, masked
+from seaweedq.broker.access.certificates import ClientCertificate, ClientCertificates, Names
+from seaweedq.broker.access.issuer_keys import Fetch, HttpIssuer, IssuerKeys
+from seaweedq.broker.access.jwt_rules import REFUSED, JwtRules, is_jwt, rules_of
+from seaweedq.broker.access.jwts import Jwts
+from seaweedq.broker.access.view import MAX_DEPTH, AccessView, Touched, handle_of
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Coordination
 from seaweedq.coordination.records import TokenRecord
-from seaweedq.errors import InvalidRequest
+from seaweedq.errors import InvalidRequest, NotReady, Unauthenticated
+from seaweedq.settings import Settings
 
 ADMIN = "admin"  # the principal of this token, for which no other can be created
 LOOK_S = 0.5
@@ -62,7 +71,7 @@ class AdminToken:
         self._seen: Stamp | None = None
         self._digest: bytes | None = None
         self._characters = 0
-        self.caller = Caller(ADMIN, "admin-token-file", (EVERYTHING,))
+        self.caller = Caller(ADMIN, "admin-token-file", (EVERYTHING,), identity="token")
 
     def require(self) -> None:
         """Reads the file, at the start. Raises InvalidRequest, which names no part of its content."""
@@ -97,8 +106,8 @@ class AdminToken:
         except (OSError, ValueError) as error:
             if self._digest is not None:
                 logger.warning(
-                    "the file named by admin_token_file can no longer be used, so the admin token is no "
-                    "longer valid: %s",
+                    "the admin token is no longer valid, because the file named by admin_token_file can no longer be "
+                    "used: %s",
                     error,
                 )
             self._digest = self._seen = None
@@ -208,26 +217,82 @@ class _HeldRequest:
     end: Callable[[], None]
 
 
-class Callers:
-    """Finds callers by tokens, and ends the held requests of those that lose a right."""
+class Issuer(NamedTuple):
+    """The issuer of JSON Web Tokens: the rules of the settings, and how its keys are fetched."""
 
-    def __init__(self, coordination: Coordination, clock: Clock, admin: AdminToken) -> None:
+    rules: JwtRules
+    fetch: Fetch
+    max_age_s: float
+
+    @staticmethod
+    def of(settings: Settings) -> "Issuer | None":
+        """Returns the issuer of the settings, None if they name none. Raises InvalidRequest."""
+        rules = rules_of(settings)
+        return Issuer(rules, HttpIssuer(settings).fetch, settings.jwks_max_age_s) if rules else None
+
+
+class Callers:
+    """Finds callers by tokens, and ends the held requests of those that lose a right. `jwts` has the tokens of another
+    issuer, if there is one."""
+
+    jwts: Jwts | None = None
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        clock: Clock,
+        admin: AdminToken,
+        issuer: Issuer | None = None,
+        names: Names = "san",
+    ) -> None:
         self.view = AccessView(coordination, self._changed)
+        self.certificates = ClientCertificates(names, self.view)
+        if issuer:
+            keys_of_issuer = IssuerKeys(issuer.fetch, clock, issuer.max_age_s, self._keys_changed)
+            self.jwts = Jwts(issuer.rules, keys_of_issuer, self.view, clock)
         self._lookups = TokenLookups(coordination, self.view, clock)
         self._admin = admin
+        self._ca = b""
         self._clock = clock
         self._listeners: list[Callable[[Touched], None]] = []
         self._held: dict[_HeldRequest, None] = {}  # in the order in which they began
-        self._by_token: dict[str, set[_HeldRequest]] = {}
+        self._by_handle: dict[str, set[_HeldRequest]] = {}
         self._expiring: list[tuple[int, int, _HeldRequest]] = []  # a heap, with some that have ended
         self._numbers = itertools.count()
 
     def find(self, digest: bytes) -> Caller | None:
         """Returns the caller of the token with this SHA-256, None if none counts."""
-        found = self.view.found.get(digest) or self._admin.find(digest) or self.view.find(digest)
+        found = self.view.found.get(digest) or (self.jwts and self.jwts.find(digest))
+        found = found or self._admin.find(digest) or self.view.find(digest)
         if found is None or (found.expires_us != NEVER_US and found.expires_us <= self._clock.now_us()):
             return None
         return found
+
+    async def caller_of(self, text: bytes) -> Caller | None:
+        """Returns the caller of the text that a request shows as its token; None if it has the form of none. Raises
+        Unauthenticated with its reason, NotReady while tokens or keys are not known yet, CoordinationUnavailable.
+
+        Of a token that is not known another broker may have told its client a moment ago, so it is looked up once."""
+        digest = digest_of(text)
+        found = self.find(digest)
+        if found is not None:
+            return found
+        if text.startswith(PREFIX):
+            if not self.view.loaded:
+                raise NotReady("the broker is starting, and does not know yet which tokens are valid")
+            if not await self.learn(text) or (found := self.find(digest)) is None:
+                raise Unauthenticated(REFUSED)
+        elif self.jwts is not None and is_jwt(text):
+            found = await self.jwts.verify(text, digest)
+        return found
+
+    def of_certificate(self, shown: ClientCertificate) -> Caller | None:
+        """Returns the caller of the certificate of a connection; None if it stands for nobody now. Raises NotReady if
+        the connection has to be made again, since the CA file has another content by now."""
+        if self.certificates.is_outdated(shown):
+            raise NotReady("client_ca_file has changed since the connection began; connect again")
+        found = self.certificates.find(shown)
+        return found if found and found.expires_us > self._clock.now_us() else None
 
     async def learn(self, text: bytes) -> bool:
         """Looks up a token that this broker does not know. Returns whether it may be known now. Raises
@@ -245,8 +310,24 @@ class Callers:
             return caller
         if caller.token == self._admin.caller.token:
             return self._admin.caller if self._admin.counts else None
-        found = self.view.caller(caller.token)
+        if caller.identity == "jwt":
+            found = self.jwts.current(caller.proof) if self.jwts else None
+        elif caller.identity == "certificate":
+            found = self.certificates.find(caller.proof)
+        else:
+            found = self.view.caller(caller.token)
         return found if found and found.expires_us > (self._clock.now_us() if now_us is None else now_us) else None
+
+    def limits(self, name: str | None, uid: str | None) -> Limits | None:
+        """Returns the limits of a caller, None if it has gone: those of all who are anonymous, of a principal, or of a
+        subject that is remembered or has a request here."""
+        if name is None:
+            return self.view.anonymous.limits
+        if not name.startswith(SUBJECT):
+            return self.view.limits(name, uid)
+        handle = handle_of("sub", name.removeprefix(SUBJECT))
+        is_here = handle in self._by_handle or (self.jwts is not None and self.jwts.knows(handle))
+        return self.view.default if is_here else None
 
     def principal(self, name: str, uid: str | None) -> Caller | None:
         """Returns the caller that a principal is by itself, None if there is none (any more) with this `uid`."""
@@ -264,7 +345,8 @@ class Callers:
             return
         held = _HeldRequest(caller, action, resource, end)
         self._held[held] = None
-        self._by_token.setdefault(caller.token, set()).add(held)
+        for handle in (caller.token, *caller.handles):
+            self._by_handle.setdefault(handle, set()).add(held)
         if caller.expires_us != NEVER_US:
             if len(self._expiring) >= FEW + 2 * len(self._held):
                 self._expiring = [one for one in self._expiring if one[2] in self._held]
@@ -274,15 +356,25 @@ class Callers:
             yield
         finally:
             self._held.pop(held, None)
-            of_token = self._by_token[caller.token]
-            of_token.discard(held)
-            if not of_token:
-                del self._by_token[caller.token]
+            for handle in (caller.token, *caller.handles):
+                of_handle = self._by_handle[handle]
+                of_handle.discard(held)
+                if not of_handle:
+                    del self._by_handle[handle]
 
     async def run(self, has_lease: Callable[[], bool]) -> None:
         """Looks for times that are over, for another admin token, and whether the broker has a lease, for ever."""
+        try:
+            await self._look_often(has_lease)
+        finally:
+            if self.jwts:
+                self.jwts.keys.close()
+
+    async def _look_often(self, has_lease: Callable[[], bool]) -> None:
         while True:
             self._admin.refresh()
+            if self.jwts:
+                self.jwts.keys.tick()
             self.end_revoked_requests(has_lease())
             await asyncio.sleep(LOOK_S)
 
@@ -297,15 +389,30 @@ class Callers:
         while self._expiring and self._expiring[0][0] <= now_us:
             self._judge(heappop(self._expiring)[2], now_us)  # by one reading: a clock may be set back in between
         self._judge_tokens((self._admin.caller.token or "",))
+        if (ca := self.certificates.ca()) != self._ca:
+            self._ca = ca
+            for held in [one for one in self._held if one.caller.identity == "certificate"]:
+                self._judge(held)
 
     def _changed(self, touched: Touched) -> None:
+        self.certificates.forget(touched)
+        gone = self.jwts.forget(touched) if self.jwts else ()
+        self._tell(touched if touched is None else {*touched, *gone})
+
+    def _keys_changed(self) -> None:
+        if self.jwts:
+            self._tell(self.jwts.forget_withdrawn())
+        for held in [one for one in self._held if one.caller.identity == "jwt"]:
+            self._judge(held)
+
+    def _tell(self, touched: Touched) -> None:
         for listener in self._listeners:
             listener(touched)
         self._judge_tokens(touched)
 
     def _judge_tokens(self, touched: Touched) -> None:
-        tokens = list(self._by_token) if touched is None else touched
-        for held in [one for token in tokens for one in self._by_token.get(token, ())]:
+        handles = list(self._by_handle) if touched is None else touched
+        for held in [one for handle in handles for one in self._by_handle.get(handle, ())]:
             self._judge(held)
 
     def _judge(self, held: _HeldRequest, now_us: int | None = None) -> None:

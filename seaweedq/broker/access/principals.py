@@ -1,4 +1,4 @@
-"""The changes of principals and tokens, each one transaction.
+"""The changes of principals, tokens and denials, each one transaction.
 
 A principal or a token ends with its own record: no token that came of it counts from then on, since
 broker/access/view asks for the whole line. 1. A record that gives no right takes its place, also that of one which
@@ -8,29 +8,45 @@ of it go. A crash behind 1 or 2 leaves a record that a repeat finds, and one beh
 which the next removal of the same principal or token, or nobody, takes away. Each transaction of 4 compares that the
 principal or token is gone.
 
+A denial is one record, which each broker follows: first the transaction, then the store, then the answer. A crash
+between them leaves the value denied, and a denial that the store lacks: if coordination is lost as well, the value is
+not denied, of which nobody was told. A denial is taken back as a token ends: a crash behind 1 leaves it allowed, and
+denied in the store until 2 is done; one behind 2 leaves a record that denies nothing. A repeat does what is left.
+
+A denied `jti` stays denied for LONGER_S more than was asked for, which is until its `exp`: brokers take a token for
+SKEW_S behind that (jwt_rules), and the clock by which somebody has computed the time may differ by as much again.
+
 A token is created in a transaction that compares the principal and the token from which it comes: of a creation and a
 revocation at once, the later one sees the earlier one.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from seaweedq.access.limits import Limits
 from seaweedq.access.rights import CLUSTER, DEFAULT, NEVER_US, Action, Caller, Grant, judge
-from seaweedq.access.tokens import digest_of, draw, id_of
+from seaweedq.access.tokens import digest_of, draw, id_of, name_of_denied
 from seaweedq.broker.access.callers import ADMIN
+from seaweedq.broker.access.jwt_rules import SKEW_S
 from seaweedq.broker.access.view import MAX_DEPTH, AccessView
 from seaweedq.broker.admin_changes import AdminChanges
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
+from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Entry, Put
 from seaweedq.coordination.keys import KeyKind
-from seaweedq.coordination.records import PrincipalRecord, TokenRecord
+from seaweedq.coordination.records import DenialRecord, PrincipalRecord, TokenRecord
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import Forbidden, InvalidRequest, PrincipalNotFound, TokenNotFound, Unavailable
+from seaweedq.errors import (
+    DenialNotFound,
+    Forbidden,
+    InvalidRequest,
+    PrincipalNotFound,
+    TokenNotFound,
+    Unavailable,
+)
 
 T = TypeVar("T", bound=msgspec.Struct)
 TRIES = 5
@@ -39,6 +55,8 @@ SWEPT = 20  # expired tokens that a creation removes
 KEPT_US = 86_400 * 1_000_000  # expired tokens are listed for so long, and clocks may differ
 MOST = 100_000  # tokens of a cluster
 MOST_OF_ONE = 10_000  # tokens of a principal
+MOST_DENIALS = 10_000
+LONGER_S = 2 * SKEW_S
 MOST_MINTED = 100  # of these that came of tokens of its own, and not of an administrator
 
 
@@ -49,6 +67,16 @@ class TokenSpec:
     principal: str | None
     lasts_us: int | None
     grants: tuple[Grant, ...] | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DenialSpec:
+    """A denial that a caller asks for."""
+
+    kind: Literal["jti", "sub"]
+    value: str
+    lasts_us: int | None
     note: str = ""
 
 
@@ -86,8 +114,8 @@ class Principals:
             )
         if name == DEFAULT and (grants or disabled):
             raise InvalidRequest(
-                f"{DEFAULT!r} is not a principal, but stands for all principals without limits of "
-                "their own; set only limits for it",
+                f"{DEFAULT!r} is not a principal, so it cannot have grants, and cannot be disabled; it can have "
+                "limits, and each of them applies to every principal for which that limit is not set",
                 field="principal",
             )
         key = keys.PRINCIPALS.key(name)
@@ -147,11 +175,51 @@ class Principals:
             raise TokenNotFound(f"there is no token {token!r}", token=token)
         await self._remove(descendants, Compare(key, 0))
 
+    async def deny(self, caller: Caller, wanted: DenialSpec) -> tuple[str, DenialRecord]:
+        """Denies a value, or denies it anew. Returns the denial's name and record. Raises InvalidRequest,
+        Unavailable."""
+        name, now_us = name_of_denied(wanted.kind, wanted.value), self._clock.now_us()
+        over = [one for one, found in self.view.denials.items() if (found.expires_us or NEVER_US) < now_us - KEPT_US]
+        if len(self.view.denials) - len(over) >= MOST_DENIALS and name not in self.view.denials:
+            raise InvalidRequest(
+                f"the cluster already has {MOST_DENIALS} denials of JSON Web Tokens, which is the limit; "
+                "remove some of these denials",
+                bound=MOST_DENIALS,
+            )
+        longer_us = LONGER_S * 1_000_000 if wanted.kind == "jti" else 0
+        expires_us = None if wanted.lasts_us is None else now_us + wanted.lasts_us + longer_us
+        record = DenialRecord(wanted.kind, wanted.value, now_us, caller.principal or "", expires_us, wanted.note)
+        key = keys.DENIALS.key(name)
+        for _ in range(TRIES):
+            there = await self._coordination.get(key)
+            held = keys.DENIALS.require(there).with_record(record) if there else Versioned.new(record)
+            put = Put(key, keys.DENIALS.encode(held))
+            ended = [found for one in over[:SWEPT] if one != name and (found := await self._still_over(one, now_us))]
+            expired, same = [Delete(one.key) for one in ended], [Compare(one.key, one.revision) for one in ended]
+            if revision := await self._commit([Compare(key, held.revision), *same], [put, *expired]):
+                await self._changes.put(revision, [put, *expired])
+                return name, record
+        raise _busy()
+
+    async def _still_over(self, name: str, now_us: int) -> Entry | None:
+        """Returns the entry of a denial that ended KEPT_US ago; None if it was denied anew, or is gone. The view may be
+        behind."""
+        there = await self._coordination.get(keys.DENIALS.key(name))
+        expires_us = keys.DENIALS.require(there).record.expires_us if there else None
+        return there if expires_us is not None and expires_us < now_us - KEPT_US else None
+
+    async def allow(self, name: str) -> None:
+        """Takes a denial back. Raises DenialNotFound, Unavailable."""
+        nothing = DenialRecord("jti", "", 0)
+        if not await self._end(keys.DENIALS, keys.DENIALS.key(name), nothing, expires_us=self._clock.now_us()):
+            raise DenialNotFound(f"there is no denial {name!r}", denial=name)
+
     def check_seen(self, caller: Caller, token: str) -> None:
         """Raises Forbidden if a caller may not see or revoke a token, whether or not it exists."""
         if not self.may_see(caller, token):
             raise Forbidden(
-                f"the request needs the right {Action.ACCESS}, or a token from which the requested token was issued",
+                f"to see or revoke this token, the caller needs the right `{Action.ACCESS}`, or a token from which "
+                "this token was issued",
                 action=str(Action.ACCESS),
                 resource="cluster",
             )
@@ -175,18 +243,18 @@ class Principals:
         if wanted.principal is not None and judge(caller, Action.ACCESS, CLUSTER):
             if wanted.principal == DEFAULT:
                 raise InvalidRequest(
-                    f"{DEFAULT!r} is not a principal, but stands for all principals without limits of "
-                    "their own; it cannot have tokens",
+                    f"{DEFAULT!r} is not a principal, so it cannot have tokens; it has limits, and each of them "
+                    "applies to every principal for which that limit is not set",
                     field="principal",
                 )
             return wanted.principal, None
         if wanted.principal not in (None, caller.principal):
             raise Forbidden(
-                f"issuing a token for another principal needs the right {Action.ACCESS}",
+                f"to issue a token for another principal, the caller needs the right `{Action.ACCESS}`",
                 action=str(Action.ACCESS),
                 resource="cluster",
             )
-        if caller.principal is None or caller.token is None or caller.principal == ADMIN:
+        if caller.identity != "token" or caller.token is None or caller.principal in (None, ADMIN):
             raise InvalidRequest("the request must name the principal for which the token is issued", field="principal")
         if wanted.grants is not None and not all(layer.cover(wanted.grants) for layer in caller.layers):
             raise Forbidden("a new token cannot grant more rights than the token from which it is issued")
@@ -196,6 +264,7 @@ class Principals:
                 f"can have at most {MAX_DEPTH} tokens",
                 bound=MAX_DEPTH,
             )
+        assert caller.principal is not None
         return caller.principal, caller.token
 
     def _check_count(self, name: str, is_minted: bool) -> None:
@@ -205,17 +274,15 @@ class Principals:
         own, minted = len(tokens), sum(self.view.tokens[one].parent is not None for one in tokens) if is_minted else 0
         if minted >= MOST_MINTED:
             raise InvalidRequest(
-                f"the principal has issued {minted} tokens from its own tokens; the limit is "
-                f"{MOST_MINTED}. Revoke some tokens, or ask an administrator to issue this one: administrators "
-                f"can issue tokens until the principal has {MOST_OF_ONE}",
+                f"the principal has {minted} tokens that it issued to itself; the limit is {MOST_MINTED}. Revoke some "
+                "of these tokens, or ask an administrator to issue the new token: an administrator can issue tokens "
+                f"until the principal has {MOST_OF_ONE} tokens in all",
                 bound=MOST_MINTED,
             )
-        if own >= MOST_OF_ONE or len(self.view.tokens) >= MOST:
-            raise InvalidRequest(
-                f"the principal has {own} tokens; the limit is {MOST_OF_ONE} tokens per principal and "
-                f"{MOST} per cluster; revoke some tokens",
-                bound=MOST_OF_ONE,
-            )
+        for whose, count, most in (("principal", own, MOST_OF_ONE), ("cluster", len(self.view.tokens), MOST)):
+            if count >= most:
+                detail = f"the {whose} has {count} tokens; the limit is {most}; revoke some of these tokens"
+                raise InvalidRequest(detail, bound=most)
 
     async def _parent_there(self, parent: str | None) -> list[Compare]:
         """Returns the comparison that the token from which another one comes still is."""

@@ -1,10 +1,11 @@
 """The principals and tokens of the cluster, as this broker knows them: a watched view of coordination.
 
-It finds the callers of tokens. A token counts while its record is there, its principal is the one for which it was
-issued (by `uid`: a principal that gets the name later is another one) and is not disabled, it has not expired, and the
-same holds for each token from which it came. What is missing or cannot be read gives no right. So the records need no
-order among each other: one that is seen before its principal counts as soon as that one is seen, and one that outlives
-its parent by a crash never counts again, since ids are never drawn twice.
+It finds the callers of tokens, and has the denials of tokens of another issuer. A token counts while its record is
+there, its principal is the one for which it was issued (by `uid`: a principal that gets the name later is another one)
+and is not disabled, it has not expired, and the same holds for each token from which it came. What is missing or cannot
+be read gives no right. So the records need no order among each other: one that is seen before its principal counts as
+soon as that one is seen, and one that outlives its parent by a crash never counts again, since ids are never drawn
+twice.
 
 A limit that a principal has not is that of the record named DEFAULT, if that has it; so it is for anonymous callers,
 together. Tokens are kept by principal, by parent and by expiry: no change of a token costs as many steps as there are
@@ -16,18 +17,29 @@ from collections.abc import Callable, Collection, Iterator, Set
 from heapq import heappop, heappush
 
 from seaweedq.access.limits import NO_LIMITS, Limits
-from seaweedq.access.rights import ANONYMOUS, DEFAULT, EVERYTHING, NEVER_US, Caller, Rights
+from seaweedq.access.rights import ANONYMOUS, DEFAULT, EVERYTHING, NEVER_US, SUBJECT_UID, Caller, Rights
+from seaweedq.access.tokens import name_of_denied
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Coordination, Entry
-from seaweedq.coordination.records import PrincipalRecord, TokenRecord
+from seaweedq.coordination.records import DenialRecord, PrincipalRecord, TokenRecord
 from seaweedq.coordination.versioned import Unreadable
 from seaweedq.coordination.view import View
 
 MAX_DEPTH = 8  # tokens that came one of the other
-PREFIXES = (keys.PRINCIPALS.prefix(), keys.TOKENS.prefix())
+PREFIXES = (keys.PRINCIPALS.prefix(), keys.TOKENS.prefix(), keys.DENIALS.prefix())
+OF_IDS = "jwt:"  # begins the handle of a `jti`; no token of this cluster has it in its id
+
+Touched = Collection[str] | None  # the ids of tokens, and other handles, that a change is about; None: of all
 
 
-Touched = Collection[str] | None  # the ids of tokens that a change is about; None: of all
+def handle_of(kind: str, value: str) -> str:
+    """Returns the handle by which the denial of a value finds callers."""
+    return f"{OF_IDS if kind == 'jti' else f'{kind}:'}{value}"
+
+
+def handle_of_principal(name: str) -> str:
+    """Returns the handle by which changes of a principal find callers that have no token of it."""
+    return f"principal:{name}"
 
 
 class AccessView:
@@ -37,6 +49,7 @@ class AccessView:
     def __init__(self, coordination: Coordination, changed: Callable[[Touched], None] = lambda touched: None) -> None:
         self.principals: dict[str, PrincipalRecord] = {}
         self.tokens: dict[str, TokenRecord] = {}
+        self.denials: dict[str, DenialRecord] = {}
         self.loaded = False
         self.anonymous = ANONYMOUS
         self.found: dict[bytes, Caller] = {}  # those that were found, by digest, until a change is about them
@@ -86,7 +99,9 @@ class AccessView:
         return None if found is None or found.uid != uid else self._limits(name, found)
 
     def limits_of(self, uid: str) -> Limits | None:
-        """Returns the limits of the principal with this uid, None if it has gone."""
+        """Returns the limits of the principal with this uid, or of a subject; None if it has gone."""
+        if uid.startswith(SUBJECT_UID):
+            return self.default
         name = self._by_uid.get(uid)
         return None if name is None else self.limits(name, uid)
 
@@ -94,6 +109,11 @@ class AccessView:
     def count(self) -> int:
         """Returns how many principals there are."""
         return len(self.principals) - (DEFAULT in self.principals)
+
+    def is_denied(self, kind: str, value: str, now_us: int) -> bool:
+        """Returns whether a value is denied."""
+        found = self.denials.get(name_of_denied(kind, value)) if self.denials else None
+        return found is not None and (found.expires_us is None or found.expires_us > now_us)
 
     def tokens_of(self, principal: str) -> Set[str]:
         """Returns the tokens that name a principal."""
@@ -140,18 +160,22 @@ class AccessView:
         narrowing = [Rights(record.grants) for record in line if record.grants is not None]
         expires_us = min(NEVER_US if record.expires_us is None else record.expires_us for record in line)
         layers = (Rights(principal.grants), *narrowing)
-        return Caller(name, token, layers, expires_us, self._limits(name, principal), principal.uid)
+        limits = self._limits(name, principal)
+        return Caller(name, token, layers, expires_us, limits, principal.uid, "token")
 
     def _limits(self, name: str, principal: PrincipalRecord) -> Limits:
         """Returns a principal's limits, each time the same object: by that it is known that they have not changed."""
         found = self._completed.get(name)
         if found is None:
-            found = self._completed[name] = principal.limits.completed(self._default)
+            found = self._completed[name] = principal.limits.completed(self.default)
         return found
 
     def _apply(self, change: Change) -> None:
-        is_principal = keys.PRINCIPALS.matches(change.key)
-        touched = self._apply_principal(change) if is_principal else self._apply_token(change)
+        if keys.PRINCIPALS.matches(change.key):
+            touched = self._apply_principal(change)
+        else:
+            is_token = keys.TOKENS.matches(change.key)
+            touched = self._apply_token(change) if is_token else self._apply_denial(change)
         if touched is None:
             self.found.clear()
             self._callers.clear()
@@ -172,9 +196,9 @@ class AccessView:
                 self._by_uid[found.record.uid] = name
         if name != DEFAULT:
             self._completed.pop(name, None)
-            return self.tokens_of(name)
+            return {*self.tokens_of(name), handle_of_principal(name)}
         self._completed.clear()
-        limits = self._default
+        limits = self.default
         self.anonymous = Caller(None, layers=(EVERYTHING,), limits=limits) if limits != NO_LIMITS else ANONYMOUS
         return None
 
@@ -198,8 +222,20 @@ class AccessView:
                     heappush(self._expiries, (record.expires_us, token))
         return {token, *self.descendants(token)}
 
+    def _apply_denial(self, change: Change) -> Touched:
+        (name,) = keys.DENIALS.parse(change.key)
+        before, after = self.denials.pop(name, None), None
+        if change.value is not None:
+            found = keys.DENIALS.read(Entry(change.key, change.value, change.revision))
+            if isinstance(found, Unreadable):  # its name is that of the value, which it denies for ever
+                self.denials[name] = DenialRecord("jti", "", 0)
+                return None
+            after = self.denials[name] = found.record
+        return {handle_of(one.kind, one.value) for one in (before, after) if one}
+
     @property
-    def _default(self) -> Limits:
+    def default(self) -> Limits:
+        """The limits of callers that have none of their own."""
         found = self.principals.get(DEFAULT)
         return found.limits if found else NO_LIMITS
 

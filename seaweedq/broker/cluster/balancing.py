@@ -147,7 +147,11 @@ class Autoscaler:
             except TooManySegments:  # by every round anew, so it is not logged
                 self.withheld += 1
             except SeaweedqError as error:
-                logger.info("could not carry out a split or merge, %s: %s", plan, error)
+                logger.info(
+                    "the leader could not split or merge segments (plan: %s; error: %s), and will try again later",
+                    plan,
+                    error,
+                )
                 concerned = (plan.left, plan.right) if isinstance(plan, Merge) else (plan.segment,)
                 self._later |= dict.fromkeys(concerned, now_s + LATER_S)
 

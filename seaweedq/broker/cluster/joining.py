@@ -53,14 +53,14 @@ async def cluster_of(
     if record.store and await known_identity(store) is None:
         raise UnfitStore(
             f"{named}: coordination belongs to cluster {record.cluster}, but this store has no "
-            "_cluster.json, so the store does not belong to that cluster; start with the store "
-            "that all brokers use, or with new coordination"
+            "_cluster.json, so the store does not belong to that cluster; start the broker with the "
+            "store that all other brokers use, or with coordination that no cluster has used"
         )
     identity = await cluster_identity(store, record.cluster, clock, ids.nonce())
     if identity.cluster != record.cluster:
         raise UnfitStore(
             f"{named}: the store belongs to cluster {identity.cluster}, but coordination belongs "
-            f"to cluster {record.cluster}; start with the coordination that the store was created "
+            f"to cluster {record.cluster}; start the broker with the coordination that the store was created "
             "with, or with a new store"
         )
     generation = Generation(record.generation, record.nonce)
@@ -72,7 +72,7 @@ async def cluster_of(
     if record.store != identity.store:
         raise UnfitStore(
             f"{named}: coordination belongs to cluster {record.cluster}, but was set up with a "
-            "different store; start with the store that all brokers use"
+            "different store; start the broker with the store that all other brokers use"
         )
     await check_generation(store, generation, named)
     return record
@@ -129,7 +129,7 @@ async def check_secret(peers: Peers, roster: Roster) -> None:
     async def ask(url: str) -> None:
         with suppress(Unavailable):
             if await peers.refused(url, ASK_S):
-                raise _another_secret(f"the broker at {url} uses another cluster_secret than this broker")
+                raise _another_secret(f"the broker at {url} has a different cluster_secret than this broker")
 
     await _wait_for_strange(roster)
     await asyncio.gather(*map(ask, sorted({known.record.url for known in roster.brokers.values()})))
@@ -140,7 +140,7 @@ async def _wait_for_strange(roster: Roster) -> None:
     while roster.strange and not roster.brokers:
         if left_s <= 0:
             named = ", ".join(sorted(roster.strange)[:NAMED])
-            raise _another_secret(f"the other brokers ({named}) use another cluster_secret than this broker")
+            raise _another_secret(f"the other brokers ({named}) have a different cluster_secret than this broker")
         left_s -= REREAD_S
         await asyncio.sleep(REREAD_S)
         await roster.load()

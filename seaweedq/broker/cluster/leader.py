@@ -56,7 +56,7 @@ PAGE = 40  # segments in a transaction: twice that, their new owners and four mo
 GIVES = 4  # transactions at a time: publishes to the first segments would hold up those behind them
 ROUND_S = 1.0
 FIRST_AGAIN_S, LAST_AGAIN_S = 1.0, 5.0
-REACHERS = 8  # brokers that are asked in one try to reach a journal
+REACHERS = 8  # brokers that are asked in one try to reach a journal, beside its mirrors; the next try asks others
 
 
 class Recoveries:
@@ -82,6 +82,7 @@ class Recoveries:
         self._unable: dict[str, set[str]] = {}  # by broker: those that cannot read its journal
         self._asked: dict[str, str | None] = {}  # by broker: whom this one has asked last
         self._unreached_us: dict[str, int] = {}  # by broker: since when nobody reaches its journal
+        self._reachers: dict[str, int] = {}  # by broker: how many were asked to reach its journal
 
     def is_of_here(self, journal: Versioned[JournalRecord]) -> bool:
         """As JournalRecovery.is_of_here."""
@@ -99,7 +100,8 @@ class Recoveries:
         if why := self._recovery.left(broker):
             return await self._ask_others(broker, journal, why)
         if unreached := self._recovery.unreached(broker):
-            if unreached.silent and await self._ask_to_reach(broker, unreached):
+            elsewhere = unreached.silent or journal.record.path  # the folder of another broker's machine
+            if elsewhere and await self._ask_to_reach(broker, unreached):
                 return True
             await self._note_unknown(broker, journal, unreached)
         return False
@@ -110,6 +112,7 @@ class Recoveries:
         self._unable = {broker: unable for broker, unable in self._unable.items() if broker in journals}
         self._asked = {broker: asked for broker, asked in self._asked.items() if broker in journals}
         self._unreached_us = {broker: since for broker, since in self._unreached_us.items() if broker in journals}
+        self._reachers = {broker: asked for broker, asked in self._reachers.items() if broker in journals}
 
     async def _ask_others(self, broker: str, journal: Versioned[JournalRecord] | None, why: str) -> bool:
         unable = self._unable.setdefault(broker, {self._me, broker})
@@ -126,18 +129,23 @@ class Recoveries:
         return False
 
     async def _ask_to_reach(self, broker: str, unreached: JournalUnreachable) -> bool:
-        """Asks others for the recovery of a journal that this broker cannot reach. Returns whether one has ended or
-        begun it."""
+        """Asks others for the recovery of a journal that this broker cannot reach: the mirrors, and REACHERS others,
+        which follow those of the last try. Returns whether one has ended or begun it."""
         unable = {self._me, broker, *self._unable.get(broker, ())}
-        able = sorted(self._able(unable), key=lambda one: one[0] not in unreached.mirrors)
-        for other, url in able[:REACHERS]:
+        able = self._able(unable)
+        others = [one for one in able if one[0] not in unreached.mirrors]
+        asked = self._reachers.get(broker, 0) % max(1, len(others))
+        self._reachers[broker] = asked + REACHERS
+        mirrors = [one for one in able if one[0] in unreached.mirrors]
+        for other, url in mirrors + (others[asked:] + others[:asked])[:REACHERS]:
             try:
                 await self._peers.call(url, "recover", RecoverCall(broker), bool, ANSWER_S + MARGIN_S)
             except SeaweedqError as error:
                 logger.debug("broker %s cannot reach the journal of %s: %s", other, broker, error)
             else:
                 logger.info(
-                    "broker %s recovers the journal of broker %s, because this broker cannot reach that journal",
+                    "broker %s has begun to recover the journal of broker %s, because the leader (this broker) "
+                    "cannot reach that journal",
                     other,
                     broker,
                 )
@@ -152,7 +160,7 @@ class Recoveries:
         since_us = self._unreached_us.setdefault(broker, now_us := self._clock.now_us())
         if since_us < now_us and journal.record.unknown is None:
             logger.error(
-                "no running broker can reach the journal of broker %s, so that broker's segments stay unavailable: %s",
+                "segments stay unavailable, because no running broker can reach the journal of broker %s: %s",
                 broker,
                 unreached,
             )
@@ -180,8 +188,8 @@ class Recoveries:
                 )
             else:
                 logger.error(
-                    "no running broker can read the journal of broker %s, so that broker's segments are "
-                    "unavailable until a broker that can read the journal starts: %s",
+                    "no running broker can read the journal of broker %s (%s); the segments of the dead broker stay "
+                    "unavailable until you start a broker that can read the journal",
                     broker,
                     why,
                 )
@@ -360,7 +368,7 @@ class Leader:
         pages = [given[start : start + PAGE] for start in range(0, len(given), PAGE)]
         if not all(await gather_bounded(GIVES, partial(self._give_page, targets, released), pages)):
             logger.warning(
-                "segments or brokers changed while the leader was giving segments to brokers; checking again"
+                "segments or brokers changed while the leader was assigning segments to brokers; checking again"
             )
             await asyncio.gather(self._catalog.load(), self._roster.load())
             self._wake.set()

@@ -1,10 +1,11 @@
 """Leadership: each broker stands for election, and the one that leads works for the whole cluster."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from seaweedq.access.limits import Accounts
+from seaweedq.balancer.broker_count import BrokerCount, least_used
 from seaweedq.broker.cluster.accepted_loss import AcceptedLoss
-from seaweedq.broker.cluster.balancing import Autoscaler, Rebalancer
+from seaweedq.broker.cluster.balancing import Autoscaler, Rebalancer, hosts_of
 from seaweedq.broker.cluster.leader import Leader, Recoveries
 from seaweedq.broker.cluster.level_upgrade import LevelUpgrade
 from seaweedq.broker.cluster.limit_split import LimitSplit
@@ -26,6 +27,8 @@ from seaweedq.broker.retention.topic_deletion import TopicDeletion
 from seaweedq.broker.service import Service, Tasks
 from seaweedq.broker.topics.schema_versions import SchemaVersions
 from seaweedq.broker.topics.topic_admin import TopicAdmin
+from seaweedq.coordination.records import BrokerRecord
+from seaweedq.coordination.versioned import Versioned
 
 DELETIONS_S = 1.0  # the periods of the tasks
 BALANCE_S = LEVEL_S = 2.0
@@ -50,16 +53,18 @@ class Leadership(Service):
         deletion: TopicDeletion,
     ) -> None:
         view, coordination, election = context.view, context.coordination, context.election
+        self._context = context
         self._election = election
         self._load = load
         self.rebalancer = Rebalancer(context.catalog, context.roster, load.reports, context.peers, context.clock)
+        self.count = BrokerCount()
         self.autoscaler = Autoscaler(view, load.reports, planner, self.rebalancer, election)
         self.upgrade = LevelUpgrade(
             coordination, context.store, context.level, context.membership, context.settings.lease_s
         )
         self.limits = LimitSplit(view, election, context.peers, accounts)
         self.snapshots = Snapshots(context)
-        self.losses = AcceptedLoss(view, coordination, context.store, planner)
+        self.losses = AcceptedLoss(view, coordination, context.store, context.journals, planner, context.changes)
         recoveries = Recoveries(
             recovery.journals, context.roster, context.peers, coordination, context.broker, context.clock, self.losses
         )
@@ -72,6 +77,29 @@ class Leadership(Service):
             election.leader_compare,
         )
         self.leader = Leader(view, coordination, election, recoveries, self.rebalancer, tasks, look)
+
+    @property
+    def brokers_wanted(self) -> int:
+        """Returns the number of brokers that the load needs, 0 unless this broker leads and has decided."""
+        return (self._election.is_leader and self.count.is_made and self.count.wanted) or 0
+
+    def wish(self) -> tuple[int, list[str]] | None:
+        """Returns `brokers_wanted` and the URLs of the brokers in `first_to_stop`; None if so many run, or if this
+        broker does not lead."""
+        running = self._running()
+        if self.brokers_wanted in (0, len(running)):
+            return None
+        return self.brokers_wanted, [running[one].record.url for one in self.first_to_stop()]
+
+    def first_to_stop(self) -> list[str]:
+        """Returns the running brokers in the order in which they should stop: the least used one first, the leader
+        last, since the next leader decides anew and recommends fewer brokers much later; empty unless this broker
+        leads."""
+        if not self._election.is_leader:
+            return []
+        running = self._running()
+        ordered = [one for one in least_used(self._load.reports.utilizations) if one in running]
+        return sorted(ordered, key=lambda one: one == self._context.broker)
 
     async def run(self) -> Tasks:
         """Stands for election. A broker that leads at once does its first round before it serves."""
@@ -113,6 +141,7 @@ class Leadership(Service):
             PeriodicTask("sweep of payloads", uploads.folders, SWEEP_S, clock),
             PeriodicTask("sweep of lists", uploads.lists, SWEEP_S, clock),
             PeriodicTask("sweep", admin.sweep, SWEEP_S, clock),
+            PeriodicTask("putting markers of schemas again", schemas.put_markers, SWEEP_S, clock),
             PeriodicTask("sweep of late files", late_files.sweep_recently_deleted, LATE_FILES_S, clock),
             PeriodicTask("sweep of journals", journals.sweep, SWEEP_S, clock),
             PeriodicTask("retention", retention.round, RETENTION_S, clock),
@@ -124,5 +153,18 @@ class Leadership(Service):
     async def _balance(self) -> None:
         await self._load.reports.ask()
         await self._load.recorder.record()
+        self._count_brokers()
         await self.autoscaler.scale()
         await self.rebalancer.rebalance()
+
+    def _count_brokers(self) -> None:
+        """Decides how many brokers the load needs, never fewer than the mirrors of a journal and the zones need."""
+        roster, reports, settings = self._context.roster, self._load.reports, self._context.settings
+        mirrors = settings.journal_mirrors if settings.journal_kind == "mirrored" else 0
+        least = max(1 + mirrors, len({host.zone for host in hosts_of(roster)}))
+        now_s = self._context.clock.monotonic_s()
+        self.count.update(now_s, reports.utilizations.values(), len(self._running()), least)
+
+    def _running(self) -> Mapping[str, Versioned[BrokerRecord]]:
+        """Returns the brokers that are not about to stop."""
+        return {broker: one for broker, one in self._context.roster.brokers.items() if not one.record.draining}

@@ -128,8 +128,8 @@ class LevelUpgrade:
             named = sorted(too_old)
             shown = ", ".join(named[:NAMED]) + (f" and {len(named) - NAMED} more" if len(named) > NAMED else "")
             raise LevelConflict(
-                f"the cluster cannot be upgraded to format level {to}: these brokers, or the brokers "
-                f"that left these journals, cannot read that level: {shown}",
+                f"the cluster cannot be upgraded to format level {to}, because these brokers (running, or dead with a "
+                f"journal that is not recovered yet) cannot read that level: {shown}",
                 level=level,
                 to=to,
                 too_old=named,

@@ -133,7 +133,7 @@ class JournalSweep:
         """Deletes the rest of journals that are done, and that nobody recovers any more. Raises Fenced."""
         await self._generations.check()
         if removed := await self._journals.sweep(self._known):
-            logger.info("removed %d objects from the journals of brokers that died long ago", removed)
+            logger.info("objects removed from the journals of dead brokers: %d", removed)
 
     async def _known(self) -> set[str]:
         """Returns the brokers that live, or whose journals are still to be recovered, be their records readable or
@@ -278,7 +278,7 @@ class UploadSweep:
             return None
         record = held.record
         if rules.incarnation_of(upload) is None or record.name != rules.object_name(topic, upload):
-            raise Damaged(f"the record of upload {upload!r} names a wrong object, {record.name!r}")
+            raise Damaged(f"the record of upload {upload!r} names {record.name!r}, which is not that upload's object")
         write: UploadsWrite | None = None
         if record.write is not UNSET and record.state in ("open", "imported"):
             write = await self._writes.find(topic, incarnation, record.write)

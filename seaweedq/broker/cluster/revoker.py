@@ -157,7 +157,7 @@ class Revoker:
         compares = [self._election.leader_compare(), Compare(keys.BROKERS.key(broker), 0), Compare(key, revision)]
         if await self._coordination.commit(compares, [Delete(key)]) is not None:
             logger.info(
-                "other brokers may now dispatch the subscriptions of broker %s, whose lease was "
-                "revoked because it seemed to be dead",
+                "other brokers may now take over the subscriptions of broker %s, whose lease was "
+                "revoked because that broker seemed to be dead",
                 broker,
             )

@@ -207,7 +207,11 @@ class OwnRevocations:
             try:
                 said = await membership.end_exemption()
             except CoordinationUnavailable as error:
-                logger.info("could not record yet that other brokers may again report this broker as dead: %s", error)
+                logger.info(
+                    "from now on, other brokers can again suspect that this broker is dead, but this broker could not "
+                    "record this change in coordination yet (%s); retrying",
+                    error,
+                )
             await asyncio.sleep(AGAIN_S)
         await asyncio.Event().wait()
 

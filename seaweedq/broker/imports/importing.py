@@ -27,7 +27,7 @@ Format = Literal["parquet", "ndjson", "arrow"]
 class FileOfImport:
     """The one file of an import, which its record names."""
 
-    kind = "import"
+    kind, called = "import", "the import of upload"
 
     async def claim(self, where: WorkId, record: ImportRecord) -> Sequence[ListedUpload]:
         """Returns the file, which was claimed before the record was there."""
@@ -54,17 +54,24 @@ class Importing(FileWork[ImportRecord]):
         self._catalog = context.catalog
         self._cluster_us = reading.readables.time.learn
 
-    async def begin(self, topic: Topic, upload_id: str, format: Format, bare: bool) -> ImportRecord:
-        """Begins an import, or joins it. Raises the errors of a claim of an upload, and UploadConflict if it is
-        imported as another format."""
+    async def begin(
+        self, topic: Topic, upload_id: str, format: Format, bare: bool, version: int | None, traceparent: str | None
+    ) -> ImportRecord:
+        """Begins an import of a file that has a version of the topic's schema, the newest if None, or joins it.
+        Raises the errors of a claim of an upload, and UploadConflict if it is imported as another format or version."""
         where = WorkId.from_topic(topic, upload_id)
         held = await self._records.read(where)
         if held is None:
-            held = await self._create(topic, where, format, bare)
+            held = await self._create(topic, where, format, bare, version, traceparent)
         if (held.record.format, held.record.bare) != (format, bare):
             was = f"{held.record.format}{' (bare)' if held.record.bare else ''}"
             raise UploadConflict(
                 f"an import of this upload with other options has already started: {was}", upload_id=upload_id
+            )
+        if version not in (None, held.record.schema_id):
+            raise UploadConflict(
+                f"an import of this upload with version {held.record.schema_id} of the schema has already started",
+                upload_id=upload_id,
             )
         if not is_over(held.record):
             await self._begin_work(where, held)
@@ -81,7 +88,9 @@ class Importing(FileWork[ImportRecord]):
             )
         return held.record
 
-    async def _create(self, topic: Topic, where: WorkId, format: Format, bare: bool) -> Versioned[ImportRecord]:
+    async def _create(
+        self, topic: Topic, where: WorkId, format: Format, bare: bool, version: int | None, traceparent: str | None
+    ) -> Versioned[ImportRecord]:
         await self._catalog.refresh(topic.name)  # its schema may have a later version, by which the file was made
         now_us = await self._cluster_us()
         upload = (await self._uploads.find(topic, where.name)).record
@@ -98,7 +107,8 @@ class Importing(FileWork[ImportRecord]):
             self._settings.max_message_bytes,
             self._settings.import_batch_rows,
             self._membership.broker,
-            schema_id=topic.layout.schema_id,
+            schema_id=topic.layout.schema_id if version is None else version,
+            traceparent=traceparent,
         )
         held = await self._records.create(topic, where, record)
         reach("import.checking")

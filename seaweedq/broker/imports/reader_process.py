@@ -67,7 +67,7 @@ StartReader: TypeAlias = Callable[[Job, Layout], Awaitable[ImportReader]]
 
 async def no_reader(job: Job, layout: Layout) -> ImportReader:
     """Raises ReaderDied: a broker that was given no way to read files imports none."""
-    raise ReaderDied("this broker cannot import files, because it has no process that reads files")
+    raise ReaderDied("this broker cannot import files, because it has no reader process")
 
 
 class ReaderProcess:
@@ -142,19 +142,17 @@ class ReaderProcess:
             self._ahead = self._threads.submit(self._read) if rows is not None else None
             return message, rows
         except TimeoutError:
-            raise ReaderDied(f"the process that reads the file made no progress for {STALLED_S:g} s") from None
+            raise ReaderDied(f"the reader process made no progress for {STALLED_S:g} s") from None
         except (EOFError, OSError):
             self._process.kill()
             status = await asyncio.get_running_loop().run_in_executor(self._threads, self._process.wait)
             raise ReaderDied(
-                f"the process that reads the file was ended by signal {-status}"
+                f"the reader process was ended by signal {-status}"
                 if status < 0
-                else f"the process that reads the file ended with status {status}"
+                else f"the reader process ended with status {status}"
             ) from None
         except (Damaged, pa.ArrowException, ValueError) as error:
-            raise ReaderDied(
-                f"the answer of the process that reads the file cannot be parsed: {str(error)[:200]}"
-            ) from None
+            raise ReaderDied(f"the output of the reader process cannot be parsed: {str(error)[:200]}") from None
 
     def _read(self) -> MessageAndRows:
         message = read_head(self._exactly)
@@ -162,15 +160,15 @@ class ReaderProcess:
             return message, None
         if not 0 < message.size <= self._limit_bytes or not 0 < message.rows <= self._job.batch_rows:
             raise Damaged(
-                f"the process that reads the file sent a batch of {message.rows} rows and "
-                f"{message.size} bytes, which exceeds the limit"
+                f"the reader process sent a batch of {message.rows} rows and {message.size} bytes; "
+                f"a batch must have 1 to {self._job.batch_rows} rows, and at most {self._limit_bytes} bytes"
             )
         rows = _one_batch(self._exactly(message.size), self._limit_bytes)
         rows.validate(full=True)
         if rows.num_rows != message.rows or not rows.schema.equals(self._layout.rows(mask_of(rows))):
             raise Damaged(
-                "the process that reads the file sent a batch whose columns or number of rows differ "
-                "from its announcement"
+                "the reader process sent a batch whose columns are not the expected columns, or whose number of rows "
+                "is not the announced number"
             )
         return message, rows
 
@@ -201,7 +199,7 @@ def _one_batch(stream: bytes, limit_bytes: int) -> pa.RecordBatch:
     except BadRequest as error:
         raise Damaged(error.detail) from None
     except StopIteration:  # which no future can hold
-        raise Damaged("the process that reads the file sent an Arrow stream without a batch") from None
+        raise Damaged("the reader process sent an Arrow stream without a batch") from None
 
 
 def _started(command: Sequence[str], job: Job) -> Started:

@@ -78,11 +78,11 @@ def read_head(read: Callable[[int], bytes]) -> ReaderMessage:
     anything else, and what `read` raises."""
     (length,) = _LENGTH.unpack(read(_LENGTH.size))
     if length > HEAD_BYTES:
-        raise Damaged(f"the process that reads the file sent a message head of {length} bytes, which exceeds the limit")
+        raise Damaged(f"the reader process sent a message head of {length} bytes; the limit is {HEAD_BYTES} bytes")
     try:
         return _messages.decode(read(length))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Damaged(f"the process that reads the file sent an invalid message: {error}") from None
+        raise Damaged(f"the reader process sent an invalid message: {error}") from None
 
 
 class Cutter:

@@ -46,7 +46,7 @@ from seaweedq.broker.imports.records import (
 from seaweedq.broker.imports.write_lists import ListedUpload
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.publish.publisher import PreparedBatch, Producer, Publisher, PublishResult
-from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads import rules
 from seaweedq.broker.uploads.payloads import REFUSALS
 from seaweedq.checks import reach
@@ -63,8 +63,11 @@ from seaweedq.errors import (
     StoreUnavailable,
     Unavailable,
 )
-from seaweedq.segments.layout import Format
+from seaweedq.rows.typed_values import unknown_field
+from seaweedq.segments.evolution import hint_of
+from seaweedq.segments.layout import Format, renamed
 from seaweedq.segments.schema import encode_fields
+from seaweedq.segments.trace_headers import add_to_rows
 from seaweedq.storage.interface import ObjectStore
 
 PIECE_BYTES = 4 * 1024 * 1024
@@ -96,10 +99,11 @@ class FileRefused(Exception):
 
 
 class FilesOfWork(Protocol[Work]):
-    """The files of imports, or of writes. `kind` is in names of fail points and in the log. Each file has its `rows`
-    once the work is `running`."""
+    """The files of imports, or of writes. `kind` is in names of fail points, and `called` precedes the work's name in
+    the log. Each file has its `rows` once the work is `running`."""
 
     kind: str
+    called: str
 
     async def claim(self, where: WorkId, record: Work) -> Sequence[ListedUpload]:
         """Returns the files of a work that is `checking`, all of them claimed. Raises the errors of a claim."""
@@ -118,8 +122,9 @@ class FilesOfWork(Protocol[Work]):
 class _Working(Generic[Work]):
     """A work under way here, with its record as this broker wrote it last. `now` is ahead of it by `unsaved` batches,
     which are durable and not written yet. `writing` is held while `held` is behind the record. `reader` has the one of
-    `files` at `at`."""
+    `files` at `at`. The log calls it `called`."""
 
+    called: str
     where: WorkId
     held: Versioned[Work]
     now: Work
@@ -135,7 +140,10 @@ class _Working(Generic[Work]):
         """Logs why the work waits: at first, and for each SAID_EACH waits."""
         if self.waits % SAID_EACH == 0:
             logger.warning(
-                "import %s waits after row %d, and will be tried again: %s", self.where.name, self.now.rows_done, error
+                "%s was interrupted after row %d, and will continue from there: %s",
+                self.called,
+                self.now.rows_done,
+                error,
             )
         self.waits += 1
 
@@ -206,7 +214,7 @@ class WorkRunner(Generic[Work]):
     async def run(self, where: WorkId, held: Versioned[Work], stopping: Stopping) -> bool:
         """Works until it is over (True), or another broker has it or may have it. Raises TopicNotFound,
         TopicBeingDeleted."""
-        work = _Working(where, held, held.record, stopping)
+        work = _Working(f"{self._files.called} {where.name}", where, held, held.record, stopping)
         deaths = at = 0
         try:
             while not is_over(work.now) and not stopping.is_set():
@@ -217,12 +225,7 @@ class WorkRunner(Generic[Work]):
                 except ReaderDied as error:
                     deaths = deaths + 1 if at == work.now.rows_done else 1
                     at = work.now.rows_done
-                    logger.warning(
-                        "the process that reads files failed during the %s of upload or writer %s: %s",
-                        self._files.kind,
-                        where.name,
-                        error,
-                    )
+                    logger.warning("the reader process failed during %s: %s", work.called, error)
                     if deaths >= DEATHS:
                         refusal = InvalidImport(
                             f"the file's reader failed {deaths} times after row {at}: {error}", reason=str(error)
@@ -239,10 +242,9 @@ class WorkRunner(Generic[Work]):
                     await self._save(work, msgspec.structs.replace(work.now, broker=None))
         except WorkLost:
             logger.info(
-                "this broker no longer works on the %s of upload or writer %s: another broker "
-                "continues the work, or the record of the work was removed",
-                self._files.kind,
-                where.name,
+                "this broker no longer works on %s: another broker continues the work, or the record of the work was "
+                "removed",
+                work.called,
             )
             return False
         return is_over(work.now)
@@ -280,7 +282,7 @@ class WorkRunner(Generic[Work]):
                 file.size,
                 encode_fields(layout.values) if layout.format is Format.TYPED else None,
                 topic.record.config.format,
-                topic.record.config.key_field,
+                renamed(topic.record.config.key_field, topic.layout.values, layout.values),
                 record.started_us,
                 record.max_message_bytes,
                 MEMORY_BYTES,
@@ -306,11 +308,9 @@ class WorkRunner(Generic[Work]):
             while (message := await work.reader.next_message()).kind == "seen":
                 if work.stopping.is_set():
                     return False
-            _check_refused(work, message)
+            self._check_refused(work, message)
             if message.kind != "checked":
-                raise ReaderDied(
-                    f"the process that reads the file sent the message {message.kind!r} instead of 'checked'"
-                )
+                raise ReaderDied(f"the reader process sent the message {message.kind!r} instead of 'checked'")
             counted.append(msgspec.structs.replace(file, rows=message.rows))
         self._reach("checked")
         record = await self._files.list_anew(work.where, work.now, counted)
@@ -389,14 +389,35 @@ class WorkRunner(Generic[Work]):
         while True:
             assert work.reader is not None
             message, rows = await work.reader.next_rows()
-            _check_refused(work, message)
+            self._check_refused(work, message)
             if rows is not None:
-                return rows
+                return await self._with_context(work.now, work.where.find_topic(self._catalog), rows)
             if message.kind != "ended":
-                raise ReaderDied(f"the process that reads the file sent the message {message.kind!r} instead of rows")
+                raise ReaderDied(f"the reader process sent the message {message.kind!r} instead of rows")
             if work.at == len(work.files) - 1:
                 return None
             await self._give(work, work.at + 1)
+
+    async def _with_context(self, record: Work, topic: Topic, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the rows with the context of the work's trace, if it has one."""
+        if record.traceparent is None:
+            return rows
+        layout = await self._catalog.layout(topic, record.schema_id)
+        bounds = record.max_message_bytes, MEMORY_BYTES
+        return await asyncio.to_thread(add_to_rows, rows, layout, record.traceparent, *bounds)
+
+    def _check_refused(self, work: _Working[Work], message: ReaderMessage) -> None:
+        """Raises FileRefused for a refusal, which has the new name of a field that was renamed."""
+        if message.kind != "refused":
+            return
+        given = message.problem or ImportProblem("invalid-import", "the file is not taken")
+        fields = given.fields if len(msgspec.json.encode(given.fields)) <= FIELDS_BYTES else {}
+        schema, detail = work.where.find_topic(self._catalog).record.config.schema, given.detail[:DETAIL]
+        if schema and (named := unknown_field(given.fields)) and (hint := hint_of(named, schema)):
+            detail, fields = f"{detail}; {hint}", {**fields, "hint": hint}
+        if isinstance(work.now, WriteRecord):
+            fields = {**fields, "upload_id": work.files[work.at].upload}
+        raise FileRefused(ImportProblem(given.slug[:DETAIL], detail, fields))
 
     async def _publish(self, work: _Working[Work], batch: _PreparedRows) -> PublishResult:
         """Publishes one batch, as often as it takes; each try knows the outcome of the earlier ones. One below a
@@ -410,11 +431,9 @@ class WorkRunner(Generic[Work]):
             if int(error.fields.get("newest", 0)) <= batch.last:
                 raise
             logger.warning(
-                "the %s of upload or writer %s continues after row %d, because the rows up to there "
-                "were already published",
-                self._files.kind,
-                work.where.name,
-                batch.last,
+                "%s continues after row %d, because all rows up to this row were already published",
+                work.called,
+                work.now.rows_done + batch.count,
             )
             return PublishResult(batch.count, (), True)
 
@@ -459,7 +478,7 @@ class WorkRunner(Generic[Work]):
             work.held, work.now, work.unsaved, work.waits = held, record, 0, 0
 
     async def _fail(self, work: _Working[Work], problem: ImportProblem) -> None:
-        logger.info("the %s of upload or writer %s has failed: %s", self._files.kind, work.where.name, problem.detail)
+        logger.info("%s has failed: %s", work.called, problem.detail)
         with suppress(BrokerStopping):  # the broker that adopts it finds the same problem
             before = work.now
             await self._save(work, ended(before, self._broker, self._clock.now_us(), problem))
@@ -468,15 +487,6 @@ class WorkRunner(Generic[Work]):
     def _reach(self, step: str) -> None:
         """Tells the fail points that a step of an import, or of a write, is done."""
         reach(f"{self._files.kind}.{step}")
-
-
-def _check_refused(work: _Working[Work], message: ReaderMessage) -> None:
-    if message.kind == "refused":
-        given = message.problem or ImportProblem("invalid-import", "the file is not taken")
-        fields = given.fields if len(msgspec.json.encode(given.fields)) <= FIELDS_BYTES else {}
-        if isinstance(work.now, WriteRecord):
-            fields = {**fields, "upload_id": work.files[work.at].upload}
-        raise FileRefused(ImportProblem(given.slug[:DETAIL], given.detail[:DETAIL], fields))
 
 
 def _problem(error: Exception) -> ImportProblem:

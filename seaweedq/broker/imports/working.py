@@ -41,7 +41,8 @@ class FileWork(Service, Generic[Work]):
     ) -> None:
         self._catalog, self._clock, self._settings = context.catalog, context.clock, context.settings
         self._roster, self._membership = context.roster, context.membership
-        self._kind = files.kind
+        self._traces = context.traces
+        self._kind, self._called = files.kind, files.called
         self._records = records
         self._runner = WorkRunner(
             context.broker,
@@ -164,7 +165,7 @@ class FileWork(Service, Generic[Work]):
             found = await self._records.write(where, held, adopted)
             if found is None or where in self._tasks:
                 return
-            logger.info("continuing the %s of upload or writer %s into topic %s", self._kind, where.name, where.topic)
+            logger.info("continuing %s %s into topic %s", self._called, where.name, where.topic)
             held = found
         task = asyncio.create_task(self._work(where, held), name=f"{self._kind} of {where.name}")
         self._tasks[where] = task
@@ -178,17 +179,19 @@ class FileWork(Service, Generic[Work]):
     async def _work(self, where: WorkId, held: Versioned[Work]) -> None:
         try:
             async with self._turns:
-                if await self._runner.run(where, held, self._stopping):
+                work = self._runner.run(where, held, self._stopping)
+                if self._traces is not None:
+                    contexts = (held.record.traceparent or "",)
+                    work = self._traces.around(work, self._kind, where.topic, contexts)
+                if await work:
                     return
             self._seen = frozenset()  # so that the next look finds its broker
         except (TopicNotFound, TopicBeingDeleted):
-            logger.info(
-                "the %s of upload or writer %s ends, because topic %s was deleted", self._kind, where.name, where.topic
-            )
+            logger.info("%s %s ends, because topic %s was deleted", self._called, where.name, where.topic)
         except Exception:
             logger.exception(
-                "the %s of upload or writer %s into topic %s was interrupted by an error",
-                self._kind,
+                "%s %s into topic %s was interrupted by an error",
+                self._called,
                 where.name,
                 where.topic,
             )

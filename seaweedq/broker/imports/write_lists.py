@@ -62,7 +62,7 @@ async def read_list(store: ObjectStore, name: str, writer: str, number: int) -> 
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidImport(f"{what} cannot be read: {error}", reason="damaged") from None
     if (found.writer, found.number) != (writer, number) or not found.uploads:
-        raise InvalidImport(f"{what} belongs to a different write", reason="damaged")
+        raise InvalidImport(f"{what} does not contain the uploads of this write", reason="damaged")
     return found.uploads
 
 

@@ -57,12 +57,14 @@ class Wanted:
     format: Format
     bare: bool
     drawn: bool = False
+    version: int | None = None  # of the topic's schema; by default the newest
+    traceparent: str | None = None
 
 
 class FilesOfWrites:
     """The files of writes, which are in lists in the store."""
 
-    kind = "write"
+    kind, called = "write", "the write of writer"
 
     def __init__(self, context: Context, uploads: Uploads) -> None:
         self._catalog: Catalog = context.catalog
@@ -134,15 +136,18 @@ class Writing(FileWork[WriteRecord]):
         bare: bool,
         drawn: bool,
         wait_s: float,
+        version: int | None = None,
+        traceparent: str | None = None,
     ) -> tuple[WriteRecord, bool]:
         """Begins a write of these uploads, in their order, or joins the one of its number. With `drawn` the writer's
-        name was drawn, for a write that nobody repeats a day later. Returns the record once the write is over, or
+        name was drawn, for a write that nobody repeats a day later. The files have a `version` of the topic's schema,
+        by default the newest. Returns the record once the write is over, or
         `wait_s` seconds have passed, and whether this request has begun it.
 
         Raises WriteOutOfOrder, TooManyWriters, StoreUnavailable, NotReady if a lower number is not over yet,
         UploadNotFound, UploadExpired and UploadConflict, and the topic's errors if that goes meanwhile.
         """
-        wanted = Wanted(writer, number, uploads, format, bare, drawn)
+        wanted = Wanted(writer, number, uploads, format, bare, drawn, version, traceparent)
         where = WorkId.from_topic(topic, writer)
         with ExitStack() as waiting:
             held, begun = await self._wait_over(topic, where, wanted, wait_s, waiting)
@@ -254,7 +259,8 @@ class Writing(FileWork[WriteRecord]):
             nonce,
             first,
             self._membership.broker,
-            schema_id=topic.layout.schema_id,
+            schema_id=topic.layout.schema_id if wanted.version is None else wanted.version,
+            traceparent=wanted.traceparent,
         )
         held = await self._records.create(topic, where, record, before)
         if held.record is not record:

@@ -88,7 +88,9 @@ async def _sealed_producers(
         return None
     if chain.last is None or chain.last.seal is None:
         raise ChainDamaged(
-            f"the segment in {chain.folder} was replaced, but its files do not end with a seal", name=chain.folder
+            f"the segment in {chain.folder} was replaced, but its files do not end with a seal (the entry that names "
+            "the segment's successors)",
+            name=chain.folder,
         )
     return _tables(chain, chain.last, segment)
 
@@ -98,7 +100,8 @@ def _tables(chain: Chain, last: EntryMetadata, segment: int) -> ProducerTables:
         return ProducerTables.decode(last.producers, segment)
     except ValueError as error:
         raise ChainDamaged(
-            f"the producer tables in the last file of {chain.folder} cannot be read: {error}", name=chain.folder
+            f"the sequence numbers of producers in the last file of {chain.folder} cannot be read: {error}",
+            name=chain.folder,
         ) from error
 
 
@@ -179,7 +182,11 @@ class EntryWriter:
         )
         data = await asyncio.to_thread(encode_entry, [], layout, metadata)
         while not await store.create(name, memoryview(data)):
-            there = await asyncio.to_thread(_values, await store.read(name), name)
+            try:
+                content = await store.read(name)
+            except FileNotFoundError:  # another broker that ends this change replaces it
+                continue
+            there = await asyncio.to_thread(_values, content, name)
             if there.equals(layout.values.remove_metadata(), check_metadata=True):
                 return
             await store.delete(name)

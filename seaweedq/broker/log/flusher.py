@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.group_commit import GroupCommit
@@ -26,6 +27,7 @@ from seaweedq.concurrency.futures import mark_retrieved
 from seaweedq.errors import Fenced, NotReady
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.entry import Seal
+from seaweedq.traces import Traces
 
 ENTRY_BYTES = 64 * 1024 * 1024
 SMALL_TAIL_AGE_S = 900.0
@@ -101,12 +103,14 @@ class Flusher:
         fenced: Callable[[OpenSegment, Fenced], None],
         clock: Clock,
         workers: int = 2,
+        traces: Traces | None = None,
     ) -> None:
         self.flushes = 0
         self.durations = by_outcome("ok", "failed")
         self._clock = clock
         self.fenced = fenced
         self._entries = entries
+        self._traces = traces
         self._grown = grown
         self._ordinary = asyncio.Semaphore(workers)
         self._urgent = asyncio.Semaphore(workers)  # for seals, which publishes wait for
@@ -180,9 +184,15 @@ class Flusher:
                 first = head[0] if head else None
                 layout = segment.layout.of(first.rows.schema, first.schema_id) if first else segment.layout
                 source = replace(segment.source, layout=layout)
-                await self._entries.append(
+                writing = self._entries.append(
                     source, segment.chain, rows, segment.producers, segment.max_timestamp_us, last
                 )
+                if self._traces is None:
+                    await writing
+                else:
+                    contexts, count = chain.from_iterable(one.contexts for one in head), end - segment.tail.start
+                    about = {"segment": str(segment.id), "count": count}
+                    await self._traces.around(writing, "flush", segment.topic, contexts, **about)
             except Exception as error:
                 self.durations["failed"].add(self._clock.monotonic_s() - began_s)
                 if isinstance(error, Fenced):
@@ -220,10 +230,11 @@ class Log:
         grown: Callable[[OpenSegment], None],
         fenced: Callable[[OpenSegment, Fenced], None],
         check_first: Callable[[], Awaitable[None]] | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self.journal = journal
-        self.commit = GroupCommit(journal, clock, valid, check_first)
-        self.flusher = Flusher(entries, grown, fenced, clock)
+        self.commit = GroupCommit(journal, clock, valid, check_first, traces)
+        self.flusher = Flusher(entries, grown, fenced, clock, traces=traces)
         self.dirty = DirtySegments()
         self.cache = GroupCache(budget, cache_bytes)
         self.reader = Reader(self.cache, clock)

@@ -21,6 +21,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import itemgetter
 
 import pyarrow as pa
@@ -29,12 +30,14 @@ from seaweedq.broker.log.open_segment import BufferedRows, OpenSegment, Waiter
 from seaweedq.checks import reach, require
 from seaweedq.clock import Clock, by_outcome
 from seaweedq.concurrency.futures import fail
-from seaweedq.errors import JournalUnavailable, NotReady, SchemaMismatch, Unavailable
+from seaweedq.errors import JournalUnavailable, NotReady, Unavailable
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
 from seaweedq.segments.layout import Layout, mask_of, schema_id_of
 from seaweedq.segments.producers import Sequences
 from seaweedq.segments.rows import Single, newest_us, rows_of_singles
+from seaweedq.segments.trace_headers import traceparents
+from seaweedq.traces import Traces
 
 COMMIT_BYTES = 32 * 1024 * 1024
 CHECK_S = 0.2  # between two tries of the first commit's check
@@ -52,25 +55,21 @@ class EncodedRows:
     schema_id: int
 
     @staticmethod
-    def encode(rows: pa.RecordBatch) -> "EncodedRows":
-        """Serialises rows, once. The result stands on the new bytes, so that the request's own buffers can go."""
+    def encode(rows: pa.RecordBatch, newest: int | None = None) -> "EncodedRows":
+        """Serialises rows, once; `newest` is the newest `_timestamp` among them, if it is known. The result stands on
+        the new bytes, so that the request's own buffers can go."""
         payload, schema = rows.serialize(), rows.schema
-        return EncodedRows(pa.ipc.read_record_batch(payload, schema), payload, newest_us(rows), schema_id_of(schema))
+        own = pa.ipc.read_record_batch(payload, schema)
+        return EncodedRows(own, payload, newest_us(rows) if newest is None else newest, schema_id_of(schema))
 
     def raised(self, layout: Layout, topic: str, keeps: bool = False) -> "EncodedRows":
         """Returns the rows in the version of a topic's layout. Raises NotReady for rows of a later one, and
         SchemaMismatch if a field that has a value was dropped; such rows stay as they are if `keeps`."""
         if self.schema_id == layout.schema_id:
             return self
-        if (field := layout.dropped_value(self.rows)) is not None:
-            if keeps:
-                return self
-            newest = layout.schema_id
-            detail = (
-                f"a message has a value for the field {field!r}, which version {newest} of the schema of topic "
-                f"{topic!r} no longer has; publish the messages again without this field"
-            )
-            raise SchemaMismatch(detail, topic=topic, schema_id=newest, field=field)
+        if keeps and layout.dropped_value(self.rows) is not None:
+            return self
+        layout.check_values(self.rows, topic)
         return EncodedRows.encode(layout.raised(self.rows))
 
 
@@ -133,6 +132,7 @@ class GroupCommit:
         clock: Clock,
         may_acknowledge: Callable[[], bool],
         check_first: Callable[[], Awaitable[None]] | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self.committed = -1  # the number of the last commit whose waiters have all been told
         self.commits = 0
@@ -142,6 +142,7 @@ class GroupCommit:
         self._clock = clock
         self._may_acknowledge = may_acknowledge
         self._check_first = check_first
+        self._traces = traces
         self._requests: deque[tuple[int, Sequence[Append]]] = deque()  # each with its place among all that was added
         self._singles: dict[OpenSegment, _Singles] = {}
         self._others: list[tuple[Frame, asyncio.Future[int]]] = []
@@ -263,7 +264,8 @@ class GroupCommit:
         appends: list[Append] = []
         for segment, waiting in singles.items():
             try:
-                encoded = EncodedRows.encode(rows_of_singles(waiting.messages, segment.layout))
+                rows = rows_of_singles(waiting.messages, segment.layout)
+                encoded = EncodedRows.encode(rows, max(one.timestamp_us for one in waiting.messages))
             except Exception as error:  # nothing of them is appended
                 for waiter in waiting.waiters:
                     segment.remove_pending(waiter)
@@ -295,8 +297,14 @@ class GroupCommit:
             self._end(taken.added)
             return
         reach("commit.append")
+        contexts: list[tuple[str, ...]] = [()] * len(frames)
         try:
-            number = await self._journal.append([*frames, *map(itemgetter(0), taken.others)])
+            writing = self._journal.append([*frames, *map(itemgetter(0), taken.others)])
+            if self._traces is not None:
+                contexts = [traceparents(append.encoded.rows) for append in taken.appends]
+                count = sum(frame.count for frame in frames)
+                writing = self._traces.around(writing, "commit", "", chain.from_iterable(contexts), count=count)
+            number = await writing
             if before is not None:
                 await _answered(before)
             if self._check_first is not None:
@@ -318,9 +326,9 @@ class GroupCommit:
         self.commits += 1
         self.durations["ok"].add(at_s - began_s)
         try:
-            for append, frame in zip(taken.appends, frames, strict=True):
+            for append, frame, of_rows in zip(taken.appends, frames, contexts, strict=True):
                 rows, size = append.encoded.rows, append.encoded.payload.size
-                buffered = BufferedRows(frame.first_offset, rows, size, number, at_s, frame.schema_id)
+                buffered = BufferedRows(frame.first_offset, rows, size, number, at_s, frame.schema_id, of_rows)
                 append.segment.append_durable(buffered, frame.ranges, now_us, append.encoded.max_timestamp_us)
                 self.messages += frame.count
                 self.size_bytes += size
@@ -347,7 +355,7 @@ class GroupCommit:
             try:
                 await check()
             except Unavailable as error:
-                logger.warning("the journal's first commit is waiting for the store: %s", error)
+                logger.warning("the first write to this broker's journal waits until the store answers: %s", error)
                 await asyncio.sleep(CHECK_S)
             else:
                 self._check_first = None

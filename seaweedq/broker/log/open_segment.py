@@ -29,8 +29,8 @@ from seaweedq.segments.producers import Duplicate, New, OutOfOrder, ProducerTabl
 
 @dataclass(frozen=True, slots=True)
 class BufferedRows:
-    """Rows of one commit: their first offset, their size, their commit, when they came (monotonic), and the version of
-    their schema."""
+    """Rows of one commit: their first offset, their size, their commit, when they came (monotonic), the version of
+    their schema, and the contexts of their messages if the broker traces them."""
 
     first: int
     rows: pa.RecordBatch
@@ -38,6 +38,7 @@ class BufferedRows:
     commit: int
     at_s: float
     schema_id: int = 0
+    contexts: tuple[str, ...] = ()
 
     @property
     def end(self) -> int:

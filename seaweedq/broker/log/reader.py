@@ -34,6 +34,7 @@ from seaweedq.errors import ChainDamaged, OffsetOutOfRange
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import ROW_GROUP_ROWS, EntryName, read_rows
 from seaweedq.segments.layout import TIMESTAMP, TIMESTAMP_FIELD, Layout
+from seaweedq.storage.file_cache import distrust
 
 SCAN_BYTES = 64 * 1024 * 1024
 DECODING_BYTES = 64 * 1024 * 1024
@@ -278,8 +279,9 @@ def load(
         try:
             return Group(name.first_offset + number * ROW_GROUP_ROWS, read_rows(parquet, number, layout, schema_id))
         except (pa.ArrowException, OSError) as error:
+            distrust(file)
             raise ChainDamaged(
-                f"row group {number} of {chain.folder}{name}: {error}", name=f"{chain.folder}{name}"
+                f"row group {number} of {chain.folder}{name} cannot be read: {error}", name=f"{chain.folder}{name}"
             ) from error
 
 
@@ -291,6 +293,7 @@ def find_in_entry(chain: Chain, name: EntryName, timestamp_us: int) -> tuple[int
         try:
             return find_in_groups(parquet, name.first_offset, timestamp_us)
         except (pa.ArrowException, OSError) as error:
+            distrust(file)
             raise ChainDamaged(f"{chain.folder}{name}: {error}", name=f"{chain.folder}{name}") from error
 
 

@@ -97,7 +97,8 @@ def locate(batch: Batch, one: Slice, outcome: Outcome, record: SegmentRecord | N
         return [AppendedRows(outcome.segment, outcome.first_offset, one.indexes, outcome.duplicate)]
     if record is None:
         raise NotOwner(
-            f"the messages were stored earlier in segment {outcome.segment}, which this broker does not know yet"
+            f"an earlier request stored these messages in segment {outcome.segment}, but this broker does not know "
+            "that segment yet"
         )
     lows = np.array([*record.parts, record.high])
     before = int(np.searchsorted(lows, one.part, side="right")) - 1

@@ -232,8 +232,8 @@ class ForwardReceiver:
                 raise NotOwner(untaken(deadline).detail) from None  # certainly not appended
             if header.part not in segment.source.parts:
                 raise NotOwner(
-                    f"segment {segment.id} of topic {header.topic!r} has no producer table for the key "
-                    f"hashes from {header.part} on"
+                    f"the key range of segment {segment.id} of topic {header.topic!r} has no part that begins at key "
+                    f"hash {header.part}"
                 )
             in_thread = header.length > THREAD_BYTES
             rows = await asyncio.to_thread(_read, frame, layout) if in_thread else _read(frame, layout)

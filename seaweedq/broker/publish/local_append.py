@@ -15,7 +15,7 @@ from seaweedq.broker.log.group_commit import Append, EncodedRows, GroupCommit
 from seaweedq.broker.log.open_segment import InFlight, OpenSegment, Waiter
 from seaweedq.broker.rpc.messages import Outcome
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.errors import NotOwner, SequenceOutOfOrder, Unavailable
+from seaweedq.errors import NotOwner, SchemaMismatch, SequenceOutOfOrder, Unavailable
 from seaweedq.segments.producers import OF_PRINCIPAL, OURS, Duplicate, Kind, New, OutOfOrder, Sequences
 
 T = TypeVar("T")
@@ -31,14 +31,20 @@ class PendingAppend:
 
 
 def judge(segment: OpenSegment, part: int, count: int, sequences: Sequences | None) -> New | Duplicate | InFlight:
-    """Judges rows for the part of the segment's range that begins at `part`. Raises SequenceOutOfOrder, and what closed
-    the segment."""
+    """Judges rows for the part of the segment's range that begins at `part`. Raises SequenceOutOfOrder, SchemaMismatch
+    for new rows of which only repeats count, and the error that closed the segment."""
     segment.check_open()
     if segment.sealed:
-        raise NotOwner(f"segment {segment.id} of topic {segment.topic!r} is sealed, and accepts no messages")
+        raise NotOwner(
+            f"segment {segment.id} of topic {segment.topic!r} was replaced by other segments, and accepts no messages"
+        )
     if sequences is None:
         return New()
     verdict = segment.judge(part, sequences, count)
+    if isinstance(verdict, New) and sequences.only_repeats:
+        raise SchemaMismatch(
+            "these messages are not valid, and are not a retry of a request whose messages are already stored"
+        )
     if not isinstance(verdict, OutOfOrder):
         return verdict
     producer = sequences.producer

@@ -21,7 +21,6 @@ from seaweedq.broker.publish.batch_split import AppendedRows, Batch, Slice, loca
 from seaweedq.broker.publish.forwarder import Forwarder, ForwardReceiver, Identities
 from seaweedq.broker.publish.local_append import LocalAppender, PendingAppend, in_time, judge, unknown
 from seaweedq.broker.publish.remote_append import FailedRows, RemoteAppender, Results
-from seaweedq.broker.rpc.messages import Outcome
 from seaweedq.broker.service import Service
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Ownership
@@ -30,6 +29,7 @@ from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.deadline import Deadline, Timeouts
 from seaweedq.errors import PartlyTaken, SchemaMismatch, SequenceOutOfOrder, Unavailable
 from seaweedq.segments.keyrange import KEY_SPACE, hash_key
+from seaweedq.segments.layout import Layout, schema_id_of
 from seaweedq.segments.producers import Duplicate, Sequences
 from seaweedq.segments.row_hashes import Hashes, hash_rows
 from seaweedq.segments.rows import Single, rows_of_singles
@@ -39,14 +39,15 @@ INLINE_ROWS = 2_000  # so many are cut, and decoded from Arrow, on the event loo
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """`Producer-Id` and the sequence number of the request's first message."""
+    """`Producer-Id` and the sequence number of the request's first message; `only_repeats` as in Sequences."""
 
     id: str
     sequence: int
+    only_repeats: bool = False
 
     def sequences(self, count: int) -> Sequences:
         """Returns the request's whole range."""
-        return Sequences(self.id, self.sequence, self.sequence + count - 1)
+        return Sequences(self.id, self.sequence, self.sequence + count - 1, self.only_repeats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,8 @@ class Publisher:
 
     async def prepare(self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None) -> PreparedBatch:
         """Does most of a publish's work: all that can be done while the one before it becomes durable."""
+        if rows.num_rows > INLINE_ROWS and schema_id_of(rows.schema) < topic.layout.schema_id:
+            rows = await asyncio.to_thread(_raised, rows, topic.layout)
         batch = Batch(rows, partial(_hashes, rows, producer, self._draw))
         return await self._split(topic, batch, producer.sequences(rows.num_rows) if producer else None)
 
@@ -165,24 +168,6 @@ class Publisher:
         others = [one for one, segment in opened if not segment or segment.redirected]
         results = await asyncio.gather(ours, self._remote.append(topic, others, batch, sequences, deadline))
         return _published(count, [*results[0], *results[1]])
-
-    async def repeated(self, topic: Topic, rows: pa.RecordBatch, producer: Producer) -> PublishResult | None:
-        """Returns where the rows of a request are that were taken before, all of them, by segments that are open here;
-        None if that is not known. Appends nothing. Raises the error that closed a segment."""
-        prepared = await self.prepare(topic, rows, producer)
-        sequences = producer.sequences(rows.num_rows)
-        found: list[AppendedRows] = []
-        for one in prepared.slices:
-            segment = topic.opened.get(one.segment)
-            if segment is None or segment.redirected:
-                return None
-            segment.check_open()
-            verdict = segment.judge(one.part, sequences, len(one.indexes))
-            if not isinstance(verdict, Duplicate):
-                return None
-            outcome = Outcome(verdict.segment, verdict.first_offset, True)
-            found += locate(prepared.batch, one, outcome, self._ownership.record(topic, verdict.segment))
-        return PublishResult(rows.num_rows, sorted(found, key=lambda one: (one.segment, one.first)), True)
 
     async def _split(self, topic: Topic, batch: Batch, sequences: Sequences | None) -> PreparedBatch:
         routing = topic.routing or await self._ownership.routing(topic)
@@ -210,6 +195,12 @@ class Publisher:
         if message.key is not None:
             return hash_key(message.key)
         return hash_key(f"{producer.id}:{producer.sequence}") if producer else self._draw()
+
+
+def _raised(rows: pa.RecordBatch, newest: Layout) -> pa.RecordBatch:
+    """Returns rows in the newest version, as owners would raise them on their event loops; those with a value in a
+    dropped field stay as they are, for the owners to judge."""
+    return rows if newest.dropped_value(rows) is not None else newest.raised(rows)
 
 
 def _hashes(rows: pa.RecordBatch, producer: Producer | None, draw: Callable[[], int]) -> Hashes:
@@ -248,7 +239,7 @@ class Publishing(Service):
         catalog, timeout_s = context.catalog, context.settings.publish_timeout_s
         self.ownership = Ownership(
             catalog,
-            context.store,
+            context.files,
             context.membership,
             context.budget,
             log.dirty,
@@ -260,6 +251,7 @@ class Publishing(Service):
         self._remote = RemoteAppender(
             *(catalog, self.ownership, context.roster, local, self._forwarder, self.identities, context.clock),
             context.coordination,
+            context.traces,
         )
         self.publisher = Publisher(
             self.ownership, log.commit, local, self._remote, context.ids, context.clock, timeout_s

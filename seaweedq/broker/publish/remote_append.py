@@ -35,6 +35,8 @@ from seaweedq.errors import CoordinationUnavailable, NeedsNewerBroker, NotOwner,
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.producers import Sequences
 from seaweedq.segments.rows import Single, rows_of_singles
+from seaweedq.segments.trace_headers import traceparents
+from seaweedq.traces import Traces
 
 PAUSE_S = 0.1
 REFRESH_S = 0.5
@@ -73,6 +75,7 @@ class RemoteAppender:
         identities: Identities,
         clock: Clock,
         coordination: SeenRevisions,
+        traces: Traces | None,
     ) -> None:
         self._catalog = catalog
         self._ownership = ownership
@@ -82,6 +85,7 @@ class RemoteAppender:
         self._identities = identities
         self._clock = clock
         self._coordination = coordination
+        self._traces = traces
         self._gathered: dict[tuple[Topic, int], list[WaitingSingle]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._refreshed_s: dict[str | None, float] = {}  # when a segment of an owner was looked at last
@@ -244,8 +248,12 @@ class RemoteAppender:
                 raise Unavailable(f"{detail}; it is unknown whether the rows were stored")
 
         sent = self._forwarder.send(url, _frame(topic, rows, sequences, self._coordination.seen))
+        asking = ask_while(check_owner, sent, deadline)
+        if self._traces is not None:
+            contexts, about = traceparents(rows.encoded.rows), {"segment": str(rows.segment), "broker": owner}
+            asking = self._traces.around(asking, "forward", topic.name, contexts, "CLIENT", **about)
         try:
-            return await ask_while(check_owner, sent, deadline)
+            return await asking
         except TimeoutError:
             raise Unavailable(
                 f"broker {owner} has not answered within publish_timeout_s={deadline.time_s:g}; it is "
@@ -278,5 +286,6 @@ def _frame(topic: Topic, rows: Slice, sequences: Sequences, seen: int) -> Forwar
         rows.encoded.payload.size,
         seen,
         rows.encoded.schema_id,
+        sequences.only_repeats,
     )
     return ForwardFrame(header, rows.encoded.payload)

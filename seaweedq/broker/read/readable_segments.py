@@ -14,15 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-import msgspec
-import pyarrow as pa
-
 from seaweedq.broker.context import ClusterView
 from seaweedq.broker.log.open_segment import OpenSegment, time_of
 from seaweedq.broker.log.reader import Pieces, Reader
 from seaweedq.broker.read.cluster_time import ClusterTime
+from seaweedq.broker.read.sealed_reader import SealedReader
 from seaweedq.broker.rpc.client import Peers
-from seaweedq.broker.rpc.messages import EndsCall, SegmentCall
+from seaweedq.broker.rpc.messages import EndsCall, SegmentCall, SegmentRows
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.segment_index import Records, starts_at
@@ -80,8 +78,10 @@ class LocalSegment:
     """A segment of this broker, or a sealed one."""
 
     id: int
+    topic: Topic
     segment: OpenSegment
     reader: Reader
+    cached: SealedReader | None
     certain: bool = True
 
     @property
@@ -100,6 +100,8 @@ class LocalSegment:
 
     async def read(self, offset: int, limit: int, max_bytes: int) -> Pieces:
         """Returns rows from `offset` on."""
+        if self.cached and self.segment.sealed:
+            return await self.cached.read(self.topic, self.segment, offset, limit, max_bytes)
         return await self.reader.read(self.segment, offset, limit, max_bytes)
 
     async def find(self, timestamp_us: int) -> int:
@@ -109,29 +111,6 @@ class LocalSegment:
     async def size_since(self, offset: int) -> int:
         """Returns about how many bytes the rows from `offset` on take."""
         return sum(await self.reader.sizes_since(self.segment, offset))
-
-
-class SentRows(msgspec.Struct, array_like=True):
-    """Rows between brokers: the first offset, the optional columns (layout.mask_of), Arrow IPC without the schema."""
-
-    first: int
-    columns: int
-    payload: bytes
-
-
-class SegmentRows(msgspec.Struct, array_like=True):
-    """The answer to a read: rows, all of one version of the schema, and the end of the segment."""
-
-    end: int
-    pieces: list[SentRows]
-    schema_id: int = 0
-
-    def rows(self, layout: Layout) -> Pieces:
-        """Returns the rows as Arrow batches, each with its first offset. `layout` is that of their version."""
-        return [
-            (one.first, pa.ipc.read_record_batch(pa.py_buffer(one.payload), layout.rows(one.columns)))
-            for one in self.pieces
-        ]
 
 
 @dataclass(eq=False)
@@ -201,7 +180,10 @@ class RemoteSegment:
 class ReadableSegments:
     """The segments of all topics that this broker can read; `time` says which of their messages have expired."""
 
-    def __init__(self, view: ClusterView, ownership: Ownership, reader: Reader, peers: Peers) -> None:
+    def __init__(
+        self, view: ClusterView, ownership: Ownership, reader: Reader, cached: SealedReader | None, peers: Peers
+    ) -> None:
+        self._cached = cached
         self._catalog = view.catalog
         self._ownership = ownership
         self._roster = view.roster
@@ -271,7 +253,7 @@ class ReadableSegments:
                     found.append(elsewhere)
                     continue
             elif (segment := topic.opened.get(number)) and not segment.closed:
-                found.append(LocalSegment(number, segment, self._reader))
+                found.append(LocalSegment(number, topic, segment, self._reader, self._cached))
                 continue
             missing.add(number)
         return found, missing

@@ -13,9 +13,10 @@ from seaweedq.broker.log.flusher import Log
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import Pieces, Reader
 from seaweedq.broker.read.positions import FilePages, LocalPositions, TopicPositions
-from seaweedq.broker.read.readable_segments import MAX_WAIT_S, ReadableSegments, SegmentRows, SentRows
+from seaweedq.broker.read.readable_segments import MAX_WAIT_S, ReadableSegments
 from seaweedq.broker.read.request_search import OwnerFinder, SearchContext
-from seaweedq.broker.rpc.messages import SegmentCall
+from seaweedq.broker.read.sealed_reader import SealedReader
+from seaweedq.broker.rpc.messages import SegmentCall, SegmentRows, SentRows
 from seaweedq.broker.service import Service
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
@@ -78,7 +79,15 @@ class ReadServer:
 class Fetcher:
     """Fetches at most MAX_BYTES at a time. A wait ends early once the broker stops."""
 
-    def __init__(self, ownership: Ownership, reader: Reader, clock: Clock, stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        ownership: Ownership,
+        reader: Reader,
+        cached: SealedReader | None,
+        clock: Clock,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._cached = cached
         self._ownership = ownership
         self._reader = reader
         self._clock = clock
@@ -95,7 +104,10 @@ class Fetcher:
         deadline = Deadline(self._clock, wait_s, self._stopping)
         async for _ in deadline.attempts(segment.signal):
             segment.check_open()
-            pieces = await self._reader.read(segment, offset, limit, MAX_BYTES)
+            if self._cached and segment.sealed:
+                pieces = await self._cached.read(topic, segment, offset, limit, MAX_BYTES)
+            else:
+                pieces = await self._reader.read(segment, offset, limit, MAX_BYTES)
             if pieces or segment.sealed:
                 break
         return segment, pieces
@@ -110,9 +122,10 @@ class Reading(Service):
         self.search = SearchContext(view, timeout_s, stopping)
         self.local_positions = LocalPositions(view, ownership, reader, log.flusher, load.loads, timeout_s)
         self.positions = TopicPositions(view, ownership, peers, self.local_positions, timeout_s)
-        self.readables = ReadableSegments(view, ownership, reader, peers)
+        cached = SealedReader(view, reader, peers) if context.files is not context.store else None
+        self.readables = ReadableSegments(view, ownership, reader, cached, peers)
         self.server = ReadServer(view.catalog, ownership, reader, view.clock, context.readiness.check_ready)
-        self.fetcher = Fetcher(ownership, reader, view.clock, stopping)
+        self.fetcher = Fetcher(ownership, reader, cached, view.clock, stopping)
         self.finder = OwnerFinder(self.search, ownership)
         self.files = FilePages(view.catalog, self.positions, context.store)
 

@@ -28,6 +28,7 @@ from seaweedq.coordination.records import (
     TopicRecord,
 )
 from seaweedq.coordination.versioned import Versioned
+from seaweedq.segments.layout import renamed
 from seaweedq.segments.schema import encode_fields, parse_schema
 from seaweedq.segments.terms import Tenure, Term
 
@@ -77,11 +78,13 @@ class FoundJournal:
 @dataclass(frozen=True)
 class Journals:
     """The journals that were found, by broker, all of them fenced: those that are `needed`, those that say that they
-    are `done`, and those that are left out because the operator says so."""
+    are `done`, and those that are left out because the operator says so. Of those that are needed and `unknown`, not
+    all was read: their segments wait for an accepted loss (broker/cluster/accepted_loss)."""
 
     needed: Mapping[str, FoundJournal] = field(default_factory=dict)
     done: Set[str] = frozenset()
     left_out: Set[str] = frozenset()
+    unknown: Set[str] = frozenset()
 
     def owners(self) -> dict[Place, Tenure]:
         """Returns the highest term of each segment, and the broker that has it: the last one that acknowledged a
@@ -221,6 +224,7 @@ class Plan:
     left_out: tuple[str, ...]
     without_tokens: str = ""
     generation: int = 0
+    unknown: tuple[str, ...] = ()
 
 
 def wanted(view: StateView, found: Found, now_us: int) -> dict[str, frozenset[int]]:
@@ -264,7 +268,8 @@ def plan(view: StateView, found: Found, now_us: int, without_tokens: str = "") -
     topics |= {name: TopicPlan(damage=(why,)) for name, why in found.damaged.items()}
     needed, left_out = found.journals.needed, found.journals.left_out
     generation = max((held.record.term[0] for held in view.of(keys.SEGMENTS).values()), default=0)
-    return Plan(view.keys, topics, tuple(sorted(needed)), tuple(sorted(left_out)), without_tokens, generation)
+    unknown = tuple(sorted(found.journals.unknown))
+    return Plan(view.keys, topics, tuple(sorted(needed)), tuple(sorted(left_out)), without_tokens, generation, unknown)
 
 
 def _trace_all(view: StateView, found: Found, now_us: int) -> dict[str, Lineage]:
@@ -288,15 +293,18 @@ def _put_versions(view: StateView, found: Found) -> None:
             view.put(keys.SCHEMAS, (*place, config.schema_id), SchemaRecord(config.schema or {}, topic.created_us))
         for number, held in behind.items():
             view.put(keys.SCHEMAS, (*place, number), held.record)
-        columns = encode_fields(parse_schema(newest.schema))
-        now = replace(topic, config=replace(config, schema=newest.schema, columns=columns), pending=UNSET)
+        columns = parse_schema(newest.schema)
+        key_field = renamed(config.key_field, parse_schema(config.schema or {}), columns)
+        config = replace(config, schema=newest.schema, columns=encode_fields(columns), key_field=key_field)
+        now = replace(topic, config=config, pending=UNSET)
         view.put(keys.TOPICS, (name,), now)
 
 
 def _put_segments(view: StateView, lineages: Mapping[str, Lineage], found: Found) -> None:
     """Puts segments and starts. An open segment is the dead broker's that has its highest term in a journal, so that
     nobody gets it before that journal was replayed. It is nobody's if there is none, or a later owner is known: rows of
-    an owner before that one are in the chain. No term falls."""
+    an owner before that one are in the chain. But an owner whose journal is unknown stays, so that its segment waits.
+    No term falls."""
     topics, owners = view.topics(), found.journals.owners()
     for name, lineage in lineages.items():
         incarnation, ends = topics[name].incarnation, found.chains[name].ends
@@ -305,7 +313,8 @@ def _put_segments(view: StateView, lineages: Mapping[str, Lineage], found: Found
                 end = ends.get(number)
                 nobody = Tenure(max(record.term, end.term if end else record.term), "")
                 last = max(owners.get((name, number), nobody), nobody)
-                record = replace(record, owner=last.owner or None, term=last.term)
+                waits = record.owner in found.journals.unknown and record.term == last.term
+                record = replace(record, owner=last.owner or (record.owner if waits else None), term=last.term)
             view.put(keys.SEGMENTS, (name, incarnation, number), record)
         for number, start in lineage.starts.items():
             view.put(keys.STARTS, (name, incarnation, number), start)
@@ -425,6 +434,8 @@ def _put_journals(view: StateView, journals: Journals) -> None:
             view.put(keys.JOURNALS, (broker,), record)
         elif there.record.recovered:
             view.put(keys.JOURNALS, (broker,), replace(there.record, recovered=False))
+    for broker in sorted(journals.unknown):
+        view.drop(keys.MIRRORS, (broker,))  # it may be of an earlier day
     for (broker,), held in list(view.of(keys.JOURNALS).items()):
         if broker in journals.left_out:
             view.drop(keys.JOURNALS, (broker,))
@@ -454,6 +465,11 @@ def losses(made: Plan, source: Source = "snapshot") -> list[str]:
     """Returns what may be lost behind the state that was taken, topic by topic, for people. A message that was
     acknowledged is not, but for those of journals that are left out."""
     found = [f"journal of {broker}: the messages and acks that it holds" for broker in made.left_out]
+    found += [
+        f"journal of {broker}: the messages and acks that are neither in the store nor at a running mirror; once all "
+        f"brokers run, use the rest with `seaweedq journal accept-loss {broker}`"
+        for broker in made.unknown
+    ]
     if source == "nothing":
         found.append(
             "all subscriptions with their acks, changes to topic settings, running imports and uploads: no backup "

@@ -173,7 +173,7 @@ class StoreReader:
         parquet, metadata = open_entry(io.BytesIO(await self._store.read(marker)), marker)
         parquet.close()
         if not isinstance(metadata.schema_record, dict):
-            raise ChainDamaged(f"the marker {marker} does not contain the record of a schema", name=marker)
+            raise ChainDamaged(f"the object {marker} does not contain a version of a topic's schema", name=marker)
         key = keys.SCHEMAS.key(metadata.topic, metadata.first_offset, metadata.schema_id)
         return keys.SCHEMAS.read(Entry(key, msgspec.json.encode(metadata.schema_record), 0))
 
@@ -307,7 +307,8 @@ async def _read_end(chain: Chain, number: int, start: StartRecord) -> ChainEnd |
         tables = ProducerTables.decode(last.producers, number)
     except ValueError as error:
         raise ChainDamaged(
-            f"the producer tables in the last file of {chain.folder} cannot be read: {error}", name=chain.folder
+            f"the sequence numbers of producers in the last file of {chain.folder} cannot be read: {error}",
+            name=chain.folder,
         ) from error
     return ChainEnd(
         chain.first,

@@ -143,7 +143,9 @@ class Rebuilding:
             if above < generation.number:
                 break
             logger.warning(
-                "stored messages already carry generation %d of coordination; starting a higher generation", above
+                "stored messages belong to generation %d of coordination; the rebuild needs a higher generation, and "
+                "starts again",
+                above,
             )
         await self._save(generation.number, 0, report.state.keys)
         reach("rebuild.saved")
@@ -186,7 +188,7 @@ class Rebuilding:
             number = max(above, await newest_number(self._store)) + 1
             generation = Generation(number, self._ids.nonce(), without_tokens)
             if await create_generation(self._store, generation):
-                logger.warning("%s: a rebuild of coordination begins as generation %d", self._named, generation.number)
+                logger.warning("%s: starting to rebuild coordination, as generation %d", self._named, generation.number)
                 return generation
 
     async def _announce(self, identity: Identity, generation: Generation) -> Versioned[ClusterRecord]:

@@ -80,7 +80,7 @@ class Waiting:
         if self._running is None or self._running.done():
             if await self._is_over():
                 raise RebuildConflict(
-                    "rebuild refused: no sign is left that coordination was lost or restored to an "
+                    "rebuild refused: there is no longer any sign that coordination was lost or restored to an "
                     "earlier state, so brokers can join"
                 )
             self._running = asyncio.create_task(self._rebuilding.rebuild(wish), name="rebuild of coordination")
@@ -104,7 +104,11 @@ class Waiting:
                 self._lease = await self._report()
                 continue
             except (Unavailable, Damaged) as error:
-                logger.warning("cannot tell the rebuild which journals are in this broker's data folder: %s", error)
+                logger.warning(
+                    "the list of the journals in this broker's data folder, which a rebuild of coordination needs, "
+                    "cannot be written to coordination yet (%s); retrying",
+                    error,
+                )
             await asyncio.sleep(LOOK_S)
 
     async def _report(self) -> int:

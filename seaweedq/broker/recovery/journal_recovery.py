@@ -16,7 +16,9 @@ record this broker cannot read. All else is replayed then, and the key says of w
 had of others changes hands. The journal stays as it is, and is replayed once more when those records can be read.
 
 A journal whose loss was accepted is recovered by the leader alone, which has its segments end before step 3
-(`end_segments`, broker/cluster/accepted_loss), and gives none of them away before.
+(`end_segments`, broker/cluster/accepted_loss), and gives none of them away before. Behind step 3 anybody removes it.
+The key of a file journal stays as long as its folder is away: it says, if the folder comes back, that its messages are
+no longer wanted.
 
 The leader asks another broker for the recovery of a journal that it cannot read itself (broker/cluster/leader). That
 recovery is the same as the leader's own, and several at once are safe. The broker that is asked looks itself whether
@@ -51,6 +53,7 @@ from seaweedq.coordination.watermark import raise_watermark
 from seaweedq.errors import JournalDamaged, NeedsNewerBroker, NotOwner, NotReady, SeaweedqError, Unavailable
 from seaweedq.journal.interface import DeadJournal, Journal, Journals, JournalUnreachable, Seen
 from seaweedq.storage.generations import Generations
+from seaweedq.traces import Traces
 
 RETIRE_S = 1.0
 EndSegments: TypeAlias = Callable[[str], Awaitable[None]]
@@ -144,9 +147,11 @@ class JournalRecovery:
         journals: Journals,
         place: str,
         generations: Generations,
+        traces: Traces | None,
     ) -> None:
         self._coordination = coordination
         self._membership = membership
+        self._traces = traces
         self._replay = replay
         self._journals = journals
         self._place = place
@@ -155,6 +160,7 @@ class JournalRecovery:
         self._causes: dict[str, set[str]] = {}  # by broker: the records that could not be read for its journal
         self._unreached: dict[str, JournalUnreachable] = {}  # by the broker whose journal cannot be reached
         self._left: dict[str, str] = {}  # by broker: why its journal was left
+        self._owes = False  # a journal of this folder was not recovered
 
     def is_of_here(self, journal: Versioned[JournalRecord]) -> bool:
         """Tells whether a journal is of this process's folder: the lock is held, so its process is gone."""
@@ -170,15 +176,15 @@ class JournalRecovery:
 
     async def recover_own(self) -> None:
         """Recovers the journals of this process's folder that no other broker can reach while it lives."""
-        for broker, journal in (await self._own_journals()).items():
-            if self._journals.is_exclusive(journal.record):
-                await self.recover(broker, journal)
+        mine = {b: one for b, one in (await self._own_journals()).items() if self._journals.is_exclusive(one.record)}
+        self._owes = not all([await self.recover(broker, journal) for broker, journal in mine.items()])
 
     async def recover_left_often(self) -> None:
-        """Tries the journals of this process's folder again that were left, for ever: nobody else can reach them."""
+        """Tries the journals of this process's folder again that were not recovered, for ever: nobody else can reach
+        them."""
         while True:
             await asyncio.sleep(LEFT_S)
-            if self._left:
+            if self._owes:
                 try:
                     await self.recover_own()
                 except SeaweedqError as error:
@@ -198,7 +204,7 @@ class JournalRecovery:
         this broker does not end segments. Raises Unavailable, Damaged, and as `end_segments`.
         """
         is_given_up = journal.record.loss_accepted_us > 0
-        if is_given_up and end_segments is None:
+        if is_given_up and end_segments is None and not journal.record.recovered:
             return False
         ending = end_segments if is_given_up else None
         if (causes := self._causes.get(broker)) and UNREADABLE_RECORDS.has(causes):
@@ -206,15 +212,18 @@ class JournalRecovery:
         dead = self._journals.open_dead(broker, journal.record)
         try:
             await dead.fence()
-            if self._unreached.pop(broker, None):
+            if self._unreached.pop(broker, None) and not is_given_up:
                 logger.info("the journal of broker %s can be reached again", broker)
-            if journal.record.unknown:
+            if journal.record.unknown and not is_given_up:  # fencing one that is given up reaches nothing
                 journal = await self._record_reached(broker, journal)
             if not journal.record.recovered:
                 async with self._turns:
-                    await self._replay_all(broker, journal, dead, None if ending else remaining, ending)
+                    work = self._replay_all(broker, journal, dead, None if ending else remaining, ending)
+                    await (work if self._traces is None else self._traces.around(work, "recover", broker=broker))
                 reach("takeover.recovered")
                 journal = await self._record_recovered(broker, journal)
+                if journal.record.loss_accepted_us and not is_given_up:
+                    return False  # meanwhile: the chains may lack what was read, so the next try sets it aside
             reach("takeover.remove")
             await dead.remove(await _moment(self._coordination, self._generations, journal.revision))
             reach("takeover.removed")
@@ -225,15 +234,18 @@ class JournalRecovery:
             if self._left.get(broker) != error.detail:
                 self._left[broker] = error.detail
                 logger.error(
-                    "the journal of broker %s could not be recovered completely, so some segments stay unavailable: %s",
+                    "some segments stay unavailable, because the journal of broker %s could not be recovered "
+                    "completely: %s",
                     broker,
                     error.detail,
                 )
             return False
         except JournalUnreachable as error:
+            if journal.record.recovered:
+                return False
             if broker not in self._unreached:  # it is tried each second or so
                 logger.info(
-                    "the journal of broker %s cannot be reached, so that broker's segments stay unavailable: %s",
+                    "segments stay unavailable, because the journal of broker %s cannot be reached by this broker: %s",
                     broker,
                     error,
                 )
@@ -296,7 +308,8 @@ class JournalRecovery:
                 await self._coordination.commit([Compare(put.key, journal.revision)], [put])  # else at the next try
             names = ", ".join(left[:NAMED])
             raise NeedsNewerBroker(
-                f"the journal contains messages or acks of topics whose records this broker cannot read: {names}"
+                "the journal contains messages or acks of topics whose records in coordination this broker cannot "
+                f"read: {names}"
             )
         if done.segments or done.acks:
             logger.info(
@@ -380,7 +393,7 @@ class Recovery(Service):
         memory = RecoveryMemory(context.budget)
         replay = Replay(context.catalog, coordination, context.store, context.entries, memory)
         mine = context.generations
-        self.journals = JournalRecovery(coordination, membership, replay, context.journals, home, mine)
+        self.journals = JournalRecovery(coordination, membership, replay, context.journals, home, mine, context.traces)
         described = context.journals.describe(context.broker)
         first_keys = context.journals.first_keys(context.broker)
         is_stored = context.journals.is_exclusive(described) or bool(first_keys)

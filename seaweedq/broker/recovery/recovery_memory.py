@@ -102,11 +102,13 @@ class RecoveryMemory:
                     await self._changed.wait(RECHECK_S)
         except TimeoutError:
             logger.warning(
-                "a recovery waited %g s for %d bytes of memory, and now continues without waiting: "
-                "recoveries use %d bytes, and the whole broker uses %d of memory_budget_bytes=%d",
+                "a recovery has waited %g s for memory, and now takes %d bytes, even if this exceeds a limit; "
+                "before this, all recoveries together used %d bytes (limit: %d), and the whole broker used %d bytes "
+                "(memory_budget_bytes=%d)",
                 PATIENCE_S,
                 size,
                 self._budget.recovering,
+                self.share_bytes,
                 self._budget.held,
                 self._budget.limit_bytes,
             )

@@ -200,7 +200,7 @@ class Replay:
         if not await was_removed(self._coordination, name, incarnation, segment):
             raise JournalDamaged(
                 f"rows of segment {segment} of topic {name!r} would be lost: coordination has no "
-                "record of the segment, so coordination was restored to an earlier state",
+                "record of the segment, which shows that coordination was restored to an earlier state",
                 path=f"topics/{name}/segment={segment}/",
                 position=0,
             )
@@ -229,7 +229,9 @@ class Replay:
             try:
                 appended += await self._append_entry(mine, chain, same, partial(self._catalog.is_gone, topic))
             except Fenced:
-                logger.info("another broker has added files to %s; continuing after the last file", chain.folder)
+                logger.info(
+                    "another broker has added files to %s; the recovery continues after these files", chain.folder
+                )
                 await chain.open()
         return appended
 
@@ -276,7 +278,9 @@ class Replay:
                     source, chain, [], producers, chain.last.max_timestamp_us if chain.last else 0
                 )
             except Fenced:
-                logger.info("another broker has added files to %s; continuing after the last file", chain.folder)
+                logger.info(
+                    "another broker has added files to %s; the recovery continues after these files", chain.folder
+                )
                 await chain.open()
 
     async def _append_entry(
@@ -289,7 +293,8 @@ class Replay:
         for frame in frames:
             if frame.first_offset > end:
                 raise JournalDamaged(
-                    f"no commit of the journal contains rows {end} to {frame.first_offset} of {chain.folder}",
+                    f"rows {end} to {frame.first_offset - 1} of {chain.folder} are missing: they are neither in the "
+                    "segment's files nor in the journal",
                     path=chain.folder,
                     position=end,
                 )
@@ -459,7 +464,11 @@ async def _lacking(broker: str, record: Tenure, chain: Chain, frames: list[Frame
                 entry = await chain.holder(at)
             if judge(rows, entry.tenure, record, last, chain.sealed) == "damage":
                 raise _lost(
-                    chain, at, end, rows, f"the segment's files contain other rows there, of term {_text(entry.tenure)}"
+                    chain,
+                    at,
+                    end,
+                    rows,
+                    f"the segment's files contain other rows at these offsets, written in term {_text(entry.tenure)}",
                 )
             at = entry.next_offset
         if at < end:
@@ -467,11 +476,13 @@ async def _lacking(broker: str, record: Tenure, chain: Chain, frames: list[Frame
             if verdict == "append":
                 lacking.append(frame)
             elif verdict == "damage":
-                where = f"ends at {chain.end}{' with a seal' if chain.sealed else ''}, in term {_text(last)}"
-                raise _lost(chain, at, end, rows, f"the chain {where}, and the segment has the term {_text(record)}")
+                where = f"end at offset {chain.end}{' with a seal' if chain.sealed else ''}, in term {_text(last)}"
+                why = f"the segment's files {where}, and the segment's record states term {_text(record)}"
+                raise _lost(chain, at, end, rows, why)
             else:
                 logger.warning(
-                    "the files of %s end at offset %d; the journal's rows from that offset on were not used",
+                    "the recovery ignores rows of %s from offset %d on, because no publish of these rows was ever "
+                    "acknowledged",
                     chain.folder,
                     chain.end,
                 )
@@ -480,14 +491,14 @@ async def _lacking(broker: str, record: Tenure, chain: Chain, frames: list[Frame
 
 def _lost(chain: Chain, first: int, end: int, rows: Tenure, why: str) -> JournalDamaged:
     return JournalDamaged(
-        f"rows {first} to {end} of {chain.folder}, of term {_text(rows)}, would be lost: {why}",
+        f"rows {first} to {end - 1} of {chain.folder}, written in term {_text(rows)}, would be lost: {why}",
         path=chain.folder,
         position=first,
     )
 
 
 def _text(tenure: Tenure | None) -> str:
-    return f"{tenure.term[0]}-{tenure.term[1]} ({tenure.owner or 'of nobody'})" if tenure else "none"
+    return f"{tenure.term[0]}-{tenure.term[1]} ({tenure.owner or 'no owner'})" if tenure else "none"
 
 
 def add_acks(acks: dict[Place, dict[str, EpochRuns]], frames: list[Frame]) -> None:

@@ -69,9 +69,8 @@ def new_intent(
         ranges = whole.cut(points)
     except ValueError:
         raise InvalidRequest(
-            f"the points {list(points)[:10]} must be in ascending order, without duplicates, "
-            f"between {whole.low} and {whole.high}, the key hashes of segment "
-            f"{', '.join(map(str, ordered))}"
+            f"the key hashes {list(points)[:10]} at which to split must be in ascending order, without duplicates, "
+            f"above {whole.low} and below {whole.high} (the key range of segment {', '.join(map(str, ordered))})"
         ) from None
     if 2 * len(ordered) + 3 * len(ranges) + OTHERS > MAX_OPERATIONS:
         raise InvalidRequest(
@@ -147,8 +146,8 @@ def resume(topic: Topic, records: Records, sealed: SealedIntent) -> Transaction:
         other = record.intent if record else None
         if record is None or record.state != "open" or (other and other.state == "committed"):
             raise SegmentConflict(
-                f"a seal in topic {topic.name!r} replaces the segments {list(sealed.segments)}, but "
-                f"segment {number} is being replaced, or was replaced, together with other segments",
+                f"according to the files of topic {topic.name!r}, one split or merge replaced all of the segments "
+                f"{list(sealed.segments)}, but another split or merge replaced, or will replace, segment {number}",
                 segment=number,
             )
         intents |= dict.fromkeys(other.segments if other else ())
@@ -199,7 +198,7 @@ def _check_adjacent(records: Records, ordered: list[int]) -> None:
     if (parts := sum(len(records[number].record.parts) for number in ordered)) > MAX_PARTS:
         raise SegmentConflict(
             f"segments {list(ordered)} cannot be merged: the merged segment would have {parts} "
-            f"producer tables, and at most {MAX_PARTS} are possible; try again when more "
+            f"tables of producers' sequence numbers, and at most {MAX_PARTS} are possible; try again when more "
             "producers have been idle for a day",
             parts=parts,
         )

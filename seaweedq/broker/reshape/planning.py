@@ -101,7 +101,8 @@ class Planner:
         unchanged = Compare(path, counter.revision)
         if await self._has_gone_back(topic, [one.id for one in intent.successors], [unchanged]):
             raise SegmentConflict(
-                f"the segments that would replace segments {list(segments)} of topic {topic.name!r} already have files"
+                f"segments {list(segments)} of topic {topic.name!r} cannot be replaced: the folders of the new "
+                "segments already contain files, which shows that coordination was restored to an earlier state"
             )
         reach("plan.write")
         revision = await self._catalog.commit(
@@ -146,7 +147,11 @@ class Planner:
         )
         if done:
             segments = ", ".join(map(str, sealed.segments))
-            logger.warning("replacing segments %s of topic %s, as a seal in their files demands", segments, topic.name)
+            logger.warning(
+                "replacing segments %s of topic %s, because their files already name the segments that replace them",
+                segments,
+                topic.name,
+            )
 
 
 class Roller:

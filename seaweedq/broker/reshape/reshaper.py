@@ -34,6 +34,7 @@ from seaweedq.segments.entry import SealedIntent
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.producers import inherited_cuts
 from seaweedq.segments.terms import first_term
+from seaweedq.traces import Traces
 
 LEFT_BYTES, LEFT_PIECES = 2 * 1024 * 1024, 300  # that may be left in a tail when publishes begin to wait,
 FLUSHES = 6  # unless it comes too fast to be flushed ahead
@@ -140,6 +141,7 @@ class Replacer:
         sealer: Sealer,
         mover: SegmentMover,
         clock: Clock,
+        traces: Traces | None,
     ) -> None:
         self.counters = Counters()
         self._catalog = catalog
@@ -148,9 +150,14 @@ class Replacer:
         self._sealer = sealer
         self._mover = mover
         self._clock = clock
+        self._traces = traces
 
     async def carry_out(self, topic: Topic, intent: Intent) -> bool:
         """Continues from the state of the intent. False: it cannot be completed now. Raises Unavailable, Fenced."""
+        work = self._carry_out(topic, intent)
+        return await (work if self._traces is None else self._traces.around(work, kind_of(intent), topic.name))
+
+    async def _carry_out(self, topic: Topic, intent: Intent) -> bool:
         if not intents.locks(self._catalog.records(topic), intent):
             await self._refresh(topic, intent)
             return intents.locks(self._catalog.records(topic), intent)

@@ -85,7 +85,7 @@ class Reshaping(Service):
         self.roller = Roller(catalog, self.planner)
         self.mover = SegmentMover(catalog, roster, ownership, log.commit, log.flusher, timeout_s)
         sealer = Sealer(catalog, ownership, log.commit, log.flusher, clock)
-        replacer = Replacer(catalog, roster, ownership, sealer, self.mover, clock)
+        replacer = Replacer(catalog, roster, ownership, sealer, self.mover, clock, context.traces)
         self.reshaper = Reshaper(catalog, ownership, sealer, replacer, self.planner.resume)
         self.changes = ChangeRequests(
             context.view, self.planner, context.peers, timeout_s, context.readiness.is_stopping

@@ -149,5 +149,5 @@ class SegmentMover:
                 return
             except CoordinationUnavailable:
                 if tries % LOGGED_TRIES == 0:
-                    logger.warning("it is still unknown whether segment %s was handed over", again.key)
+                    logger.warning("it is still unknown whether another broker now owns segment %s", again.key)
                 await asyncio.sleep(RETRY_S)

@@ -267,5 +267,7 @@ def _check(folder: str, start: int, listed: Sequence[ListedEntry]) -> None:
     dense = all(b.sequence == a.sequence + 1 and b.first_offset >= a.first_offset for a, b in pairwise(names))
     if not dense or (names and names[0].sequence != start):
         raise ChainDamaged(
-            f"the first files of {folder} are missing, so retention deletes nothing from its topic", name=folder
+            f"the files in {folder} must begin with file number {start} and continue without a gap, but do not, so "
+            "retention deletes no files of this topic",
+            name=folder,
         )

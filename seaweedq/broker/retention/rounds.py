@@ -86,7 +86,9 @@ class Rounds:
         reach("retention.marked")
         if now_us is None:  # perhaps by an earlier try of this very put; the next round looks again
             logger.warning(
-                "retention round %d is already recorded in the store; trying again in the next round", number
+                "the store already has a record of retention round %d, so this round deletes nothing; the next round "
+                "has a new number",
+                number,
             )
             return None
         ahead_us = self._clock.now_us() - now_us

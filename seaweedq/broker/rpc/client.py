@@ -18,19 +18,18 @@ has begun at that URL; calls that are under way do not mind.
 import asyncio
 import errno
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import msgspec
 
 from seaweedq.broker.rpc.messages import ErrorMessage
+from seaweedq.broker.rpc.peer_connections import Headers, PeerConnections, Relayed, Request
 from seaweedq.broker.rpc.peer_keyring import Address, Addresses, PeerKeyring
 from seaweedq.broker.rpc.peer_keys import Secured
 from seaweedq.broker.rpc.peer_sessions import (
     HELLO_HEADER,
     STAMP_HEADER,
-    Covered,
     Hello,
     Outgoing,
     Refusal,
@@ -41,13 +40,6 @@ from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotOwner, NotReady, PeerRefused, PeerTooOld, SeaweedqError, Unavailable
 
-if TYPE_CHECKING:
-    import aiohttp  # a tenth of the time of a start, and a broker that is alone never needs it
-
-CONNECT_S = 2.0
-_NOT_REPEATED = {"POST", "PATCH"}  # methods that aiohttp sends once
-NOT_ADDED = ("Content-Type", "Accept", "Accept-Encoding", "User-Agent")  # headers that the client did not send
-Headers = Mapping[str, str]
 SayHello = Callable[[Address, Hello], Awaitable[Welcome]]
 LOOK_S = 0.5
 HELLO_S = 5.0
@@ -57,86 +49,10 @@ FORBIDDEN, NOT_FOUND = 403, 404
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Relayed:
-    """Another broker's answer to a client's request."""
-
-    status: int
-    headers: Headers
-    body: bytes = field(repr=False)
-
-
-async def _once(request: "aiohttp.ClientRequest", send: "aiohttp.ClientHandlerType") -> "aiohttp.ClientResponse":
-    """Sends a request once. Of methods that it takes for idempotent aiohttp repeats those that got no answer on a
-    connection that was kept open; the repeat of a DELETE that worked is answered 404, and nobody could know why."""
-    import aiohttp
-
-    try:
-        return await send(request)
-    except aiohttp.ClientConnectorError:
-        raise  # is not repeated
-    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        raise aiohttp.ClientError(f"{type(error).__name__} {error}".rstrip()) from error
-
-
 def is_refused(error: Unavailable) -> bool:
     """Tells whether a call got no answer because the other machine refused the connection: nobody listens there."""
     cause = error.__cause__
-    inner = getattr(cause, "os_error", cause)  # of aiohttp's error, which may stand for several addresses
-    return isinstance(inner, OSError) and inner.errno == errno.ECONNREFUSED
-
-
-class Transport:
-    """The connections of one broker. `tls_context` returns the context that checks brokers at https URLs."""
-
-    def __init__(self, tls_context: Callable[[], ssl.SSLContext] | None) -> None:
-        self._tls_context = tls_context
-        self._session: aiohttp.ClientSession | None = None
-
-    async def send(
-        self, method: str, url: str, headers: Headers, body: bytes, timeout_s: float, secured: Secured | None = None
-    ) -> Relayed:
-        """Sends a request. Raises Unavailable if no answer came."""
-        import aiohttp
-        from yarl import URL
-
-        if self._session is not None and self._session.closed:
-            raise Unavailable("the broker is stopping")
-        total = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
-        try:
-            async with self._client().request(
-                method,
-                URL(url, encoded=True),  # as it is: a stamp covers it
-                data=body,
-                headers=headers,
-                timeout=total,
-                allow_redirects=False,  # a redirect must not lead the request elsewhere
-                ssl=secured.context if secured else self._tls_context() if self._tls_context else True,
-                server_hostname=secured.name if secured else None,
-                middlewares=() if method in _NOT_REPEATED else (_once,),
-            ) as response:
-                return Relayed(response.status, dict(response.headers), await response.read())
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            said = f"{type(error).__name__} {error}".rstrip()
-            raise Unavailable(
-                "another broker does not answer; try again", inside=f"{url} does not answer: {said}"
-            ) from error
-
-    async def close(self) -> None:
-        """Closes the connections."""
-        if self._session is not None:
-            await self._session.close()
-
-    def _client(self) -> "aiohttp.ClientSession":
-        import aiohttp
-
-        if self._session is None:
-            # No limit: long polls that are handed on must not keep acks waiting; clients' own connections bound them.
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30, use_dns_cache=True)
-            self._session = aiohttp.ClientSession(
-                connector=connector, auto_decompress=False, skip_auto_headers=NOT_ADDED
-            )
-        return self._session
+    return isinstance(cause, OSError) and cause.errno == errno.ECONNREFUSED
 
 
 class PeerCaller:
@@ -260,30 +176,13 @@ def refusal_of(found: Relayed) -> str:
     return problem.reason if problem.type == f"/problems/{PeerRefused.slug}" else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request to another broker, without its stamp. `path` has the query, too."""
-
-    method: str
-    path: str
-    headers: Headers
-    body: bytes = field(repr=False)
-    timeout_s: float
-
-    def covered(self) -> Covered:
-        """Returns the parts that a stamp covers."""
-        path, _, query = self.path.encode().partition(b"?")
-        named = ((name.lower().encode(), value.encode("latin-1")) for name, value in self.headers.items())
-        return Covered.from_request(self.method, path, query, named)
-
-
 class Peers:
     """Connections to the other brokers, kept open. `tls_context` returns the context that checks those at https URLs;
     None: the authorities of the system are asked."""
 
     def __init__(self, tls_context: Callable[[], ssl.SSLContext] | None = None) -> None:
         self._caller: PeerCaller | None = None
-        self._transport = Transport(tls_context)
+        self._connections = PeerConnections(tls_context)
 
     def begin(self, keyring: PeerKeyring, addresses: Addresses, clock: Clock, ids: Ids) -> None:
         """Calls brokers in sessions, from the level on that has them."""
@@ -346,8 +245,7 @@ class Peers:
 
     async def send(self, base: str, request: Request, shown: Headers, secured: Secured | None = None) -> Relayed:
         """Sends a request with its stamp, or a hello. Raises Unavailable if no answer came."""
-        headers, url = {**request.headers, **shown}, base + request.path
-        return await self._transport.send(request.method, url, headers, request.body, request.timeout_s, secured)
+        return await self._connections.send(base, request, shown, secured)
 
     async def _say_hello(self, address: Address, hello: Hello) -> Welcome:
         """Says hello. Raises NotOwner if another life is there, WrongSecret, Unavailable."""
@@ -370,7 +268,7 @@ class Peers:
         """Closes the connections."""
         if self._caller:
             await self._caller.close()
-        await self._transport.close()
+        await self._connections.close()
 
 
 def _error_of(found: Relayed, inside: str) -> SeaweedqError:

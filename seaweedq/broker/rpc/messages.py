@@ -69,6 +69,29 @@ class SegmentCall(msgspec.Struct, array_like=True):
     timestamp_us: Time = 0
 
 
+class SentRows(msgspec.Struct, array_like=True):
+    """Rows between brokers: the first offset, the optional columns (layout.mask_of), Arrow IPC without the schema."""
+
+    first: int
+    columns: int
+    payload: bytes
+
+
+class SegmentRows(msgspec.Struct, array_like=True):
+    """The answer to a read: rows, all of one version of the schema, and the end of the segment."""
+
+    end: int
+    pieces: list[SentRows]
+    schema_id: int = 0
+
+    def rows(self, layout: Layout) -> list[tuple[int, pa.RecordBatch]]:
+        """Returns the rows as Arrow batches, each with its first offset. `layout` is that of their version."""
+        return [
+            (one.first, pa.ipc.read_record_batch(pa.py_buffer(one.payload), layout.rows(one.columns)))
+            for one in self.pieces
+        ]
+
+
 class HistoryCall(msgspec.Struct, array_like=True):
     """Asks the leader for a topic's history from `since_us` to `until_us`, in at most so many cells."""
 
@@ -169,7 +192,9 @@ class Heartbeat(msgspec.Struct, array_like=True):
 
 class BrokerStatus(msgspec.Struct, array_like=True):
     """The bytes that a broker holds in memory and in its journal; its budget, and the part of the budget that is held;
-    the messages and bytes that came in a second, over 10 s; and the age of its oldest row that is in no file yet."""
+    the messages and bytes that came in a second, over 10 s; the age of its oldest row that is in no file yet; the
+    number of brokers that the load needs, 0 unless this one leads and has decided; and the broker that should stop if
+    one has to, empty unless this one leads and others run."""
 
     tail_bytes: int
     unreleased_journal_bytes: int
@@ -178,6 +203,8 @@ class BrokerStatus(msgspec.Struct, array_like=True):
     messages_per_s: float
     bytes_per_s: float
     oldest_tail_s: float
+    brokers_wanted: int
+    first_to_stop: str
 
 
 class UseReport(msgspec.Struct, array_like=True):
@@ -226,7 +253,7 @@ class ErrorMessage(msgspec.Struct, array_like=True):
 class ForwardHeader(msgspec.Struct, array_like=True, frozen=True):
     """The rows' segment, and where the part of its range begins; their optional columns (layout.mask_of); the producer
     and sequences that make a repeat known; the size of the rows; the highest revision of coordination that the sender
-    had seen; and the version of the rows' schema."""
+    had seen; the version of the rows' schema; and whether only a repeat is to be answered."""
 
     topic: TopicName
     incarnation: Id
@@ -239,6 +266,7 @@ class ForwardHeader(msgspec.Struct, array_like=True, frozen=True):
     length: Count
     seen: Count = 0
     schema_id: Count = 0
+    only_repeats: bool = False
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):
@@ -261,7 +289,8 @@ class ForwardFrame:
     @property
     def sequences(self) -> Sequences:
         """The producer and sequences, which make a repeat known."""
-        return Sequences(self.header.producer, self.header.low, self.header.high)
+        header = self.header
+        return Sequences(header.producer, header.low, header.high, header.only_repeats)
 
     def rows(self, layout: Layout) -> pa.RecordBatch:
         """Reads and checks the rows, without a copy. `layout` is that of their topic and version. Raises

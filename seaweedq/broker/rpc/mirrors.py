@@ -1,15 +1,15 @@
 """The cluster as mirrored journals see it: the living brokers of the roster, and calls to them (journal/interface)."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import msgspec
 
-from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.rpc.client import Peers, is_refused
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import NotOwner, SeaweedqError, Unavailable
-from seaweedq.journal.holdings import FenceCall, HeldCall, HoldAnswer, Holdings
+from seaweedq.journal.holdings import FenceCall, HeldCall, HoldAnswer, Holdings, HoldState
 from seaweedq.journal.interface import FoundHolding, MirrorBroker
 from seaweedq.journal.mirroring import FencedHolding
 
@@ -40,7 +40,12 @@ class ClusterMirrors:
         }
 
     async def hold(self, broker: str, data: bytes, timeout_s: float) -> HoldAnswer:
-        answer = await self._peers.post(self._of(broker), HOLD, data, timeout_s)
+        try:
+            answer = await self._peers.post(self._of(broker), HOLD, data, timeout_s)
+        except Unavailable as error:
+            if not is_refused(error):
+                raise
+            return HoldAnswer(HoldState.UNKNOWN)  # nobody listens there: the process has ended, and what it held
         try:
             return _ANSWER.decode(answer)
         except msgspec.DecodeError as error:
@@ -60,6 +65,9 @@ class ClusterMirrors:
 
         await asyncio.gather(*map(ask, sorted(self.brokers())))
         return found, silent
+
+    def own(self, owner: str) -> Set[str]:
+        return self._holdings.of(owner)
 
     async def held(self, broker: str, call: HeldCall) -> bytes:
         if not broker:

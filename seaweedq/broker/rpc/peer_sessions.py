@@ -188,7 +188,11 @@ class Incoming:
             self.seen = ((self.seen << min(-behind, WINDOW)) | 1) & _SEEN
             self.highest = number
         elif behind >= WINDOW:
-            raise refused(Refusal.LATE, f"request {number} arrived after {WINDOW} later requests")
+            detail = (
+                f"request {number} arrived too late: request {self.highest}, whose number is higher by {WINDOW} or "
+                "more, arrived earlier"
+            )
+            raise refused(Refusal.LATE, detail)
         elif self.seen >> behind & 1:
             raise refused(Refusal.TAKEN, f"request {number} has already arrived")
         else:
@@ -213,9 +217,9 @@ class IncomingSessions:
         """Returns the answer to a hello. Raises PeerRefused."""
         keys = next((one for one in self._keys.roots if hello.is_signed(one)), None)
         if keys is None:
-            raise refused(Refusal.SECRET, "the caller has a different cluster_secret")
+            raise refused(Refusal.SECRET, "the calling broker has a different cluster_secret")
         if hello.callee != self._me:
-            raise refused(Refusal.BROKER, "the caller addresses another broker")
+            raise refused(Refusal.BROKER, "the call is for a different broker than this one")
         self._end_old()
         # The caller's sessions, in the order in which they would lose their place.
         of_caller = [
@@ -234,7 +238,7 @@ class IncomingSessions:
         session, number, mac = _parsed(stamp)
         found = self._used.get(session) or self._new.get(session)
         if found is None or self._clock.monotonic_s() >= found.until_s:
-            raise refused(Refusal.SESSION, "the session is unknown, or has ended")
+            raise refused(Refusal.SESSION, "the request's session is unknown or has ended")
         if not hmac.compare_digest(request.mac(found.key, number), mac):
             raise refused(Refusal.MAC, "the request does not match its signature")
         found.accept(number)

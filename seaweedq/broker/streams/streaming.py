@@ -10,10 +10,12 @@ content of the lease. A new message goes to all subscriptions of its topic at on
 them. So the last rows are kept, as long as they are few and small, with the transports' forms of them.
 """
 
-from collections import OrderedDict
-from collections.abc import Sequence
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from typing import TypeAlias, TypeVar
 
@@ -25,7 +27,7 @@ from seaweedq.broker.context import Context
 from seaweedq.broker.read.reading import Reading
 from seaweedq.broker.read.request_search import SearchRequest, Target
 from seaweedq.broker.rpc.client import Peers
-from seaweedq.broker.rpc.messages import StreamAnswer, StreamCall
+from seaweedq.broker.rpc.messages import StreamAnswer, StreamCall, TopicCall
 from seaweedq.broker.service import Service
 from seaweedq.broker.streams.topic_streams import TailWatches, TopicStreams
 from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
@@ -36,7 +38,9 @@ from seaweedq.broker.subscriptions.subscribing import DispatcherFinder, Subscrib
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads.payloads import Payloads
 from seaweedq.broker.uploads.uploads import Uploading
-from seaweedq.errors import NotOwner, SubscriptionNotFound
+from seaweedq.concurrency.futures import gather_bounded
+from seaweedq.coordination.roster import Roster
+from seaweedq.errors import NotOwner, SeaweedqError, SubscriptionNotFound
 from seaweedq.rows.message_json import message_texts
 from seaweedq.segments.layout import Layout
 
@@ -45,8 +49,10 @@ FEW = 32  # rows, for which Arrow's kernels cost more than they do
 SHARED_BYTES = 64 * 1024  # of rows that are kept
 SHARED_ROWS = 32  # so many of them
 Key: TypeAlias = tuple[Topic, int, int, int, int]  # segment, first offset, count, attempt
-NEXT, LEAVE = "stream-next", "stream-leave"
+NEXT, LEAVE, COUNT = "stream-next", "stream-leave", "stream-count"
 ANSWER_S = 5.0  # of a dispatcher that is told that a connection has left
+COUNT_S = 1.0  # of a broker that is asked how many streams it has
+ASKED = 64  # brokers at a time
 T = TypeVar("T")
 
 
@@ -55,6 +61,9 @@ class Rows:
 
     def __init__(self, table: pa.RecordBatch) -> None:
         self.table = table
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
 
     @property
     def are_few(self) -> bool:
@@ -250,8 +259,56 @@ def _position(call: StreamCall) -> Position:
     return replace(begin.at(call.serial, call.segment, call.offset), resumed=call.resumed)
 
 
+class OpenStreams:
+    """The number of open streams, of topics and of their subscriptions, in this broker and in all others."""
+
+    def __init__(self, roster: Roster, peers: Peers, own: str) -> None:
+        self._roster, self._peers, self._own = roster, peers, own
+        self._here: Counter[Topic] = Counter()
+        self._asking: dict[Topic, asyncio.Task[list[int | None]]] = {}
+
+    @contextmanager
+    def counting(self, topic: Topic) -> Iterator[None]:
+        """Counts a stream for as long as the block runs."""
+        self._here[topic] += 1
+        try:
+            yield
+        finally:
+            self._here[topic] -= 1
+            if not self._here[topic]:
+                del self._here[topic]
+
+    def here(self, topic: Topic) -> int:
+        """Returns how many streams this broker has."""
+        return self._here[topic]
+
+    async def everywhere(self, topic: Topic) -> tuple[int, int]:
+        """Returns how many streams all brokers have, and how many brokers did not tell theirs within COUNT_S. All who
+        ask at once about a topic share the calls."""
+        asking = self._asking.get(topic)
+        if asking is None:
+            asking = self._asking[topic] = asyncio.create_task(self._elsewhere(topic))
+            asking.add_done_callback(lambda _: self._asking.pop(topic))
+        told = await asyncio.shield(asking)
+        counts = [count for count in told if count is not None]
+        return self.here(topic) + sum(counts), len(told) - len(counts)
+
+    async def _elsewhere(self, topic: Topic) -> list[int | None]:
+        urls = [known.record.url for id, known in self._roster.brokers.items() if id != self._own]
+        return await gather_bounded(ASKED, partial(self._at, topic), urls)
+
+    async def _at(self, topic: Topic, url: str) -> int | None:
+        call = TopicCall(topic.name, topic.record.incarnation)
+        try:
+            return await self._peers.call(url, COUNT, call, int, COUNT_S)
+        except NotOwner:  # it does not know the topic
+            return 0
+        except SeaweedqError:
+            return None
+
+
 class Streaming(Service):
-    """The streams of `topics`, which all end with their watches, and those of `subscriptions`."""
+    """The streams of `topics`, which all end with their watches, and those of `subscriptions`; `open` counts both."""
 
     def __init__(self, context: Context, reading: Reading, subscribing: Subscribing, uploading: Uploading) -> None:
         catalog, readables = context.catalog, reading.readables
@@ -260,6 +317,7 @@ class Streaming(Service):
         self.subscriptions = SubscriptionStreams(
             subscribing.admin, subscribing.dispatcher, subscribing.finder, uploading.payloads, context.peers
         )
+        self.open = OpenStreams(context.roster, context.peers, context.broker)
 
     def begin_stop(self) -> None:
         """Ends all streams, also those that begin later."""

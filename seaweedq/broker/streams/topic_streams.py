@@ -128,8 +128,8 @@ class Positions:
         found = _TEXT.fullmatch(text) if len(text) <= MAX_CHARACTERS else None
         if found is None:
             raise InvalidPositions(
-                f"{text[:SHOWN]!r} is not a valid list of positions; list each segment with its next "
-                "offset, such as 0-17,1-5",
+                f"{text[:SHOWN]!r} is not a valid list of positions; list SEGMENT-OFFSET for each segment, with the "
+                "segment's next offset, such as 0-17,1-5",
                 value=text[:SHOWN],
             )
         pairs = [one.split("-") for one in found["segments"].split(",")]

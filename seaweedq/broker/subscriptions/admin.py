@@ -3,10 +3,12 @@
 Creation writes: 1. the record, `creating`, which names this broker; 2. the cursors, one for each segment; 3. the
 record, `active`. Deletion writes: 1. the record, `deleting`; 2. the cursors are removed; 3. the record is removed.
 Behind 3 of a creation, 1 of a deletion, a change and a seek, the store has it (broker/admin_changes). Each write
-compares the result of the one before, so of two brokers only one makes them all. A record that is not active does
-not count as a subscription; while its broker lives and works on it no other broker touches it. What a dead broker has
-left, or this one after a lost answer, the next creation or deletion removes first, as a deletion that was cut off: a
-cursor that is left of a segment that the next creator does not know would be one too many.
+compares the result of the one before, so of two brokers only one makes them all. What gives a subscription its topic of
+dead letters (3 of a creation, or a change) also compares the records of both topics, whose schemas were checked. A
+record that is not active does not count as a subscription; while its broker lives and works on it no other broker
+touches it. What a dead broker has left, or this one after a lost answer, the next creation or deletion removes first,
+as a deletion that was cut off: a cursor that is left of a segment that the next creator does not know would be one too
+many.
 
 A seek goes on at other offsets, in a new epoch. The offsets are looked for first, while everything goes on; the epoch
 begins at the dispatcher (its module has the order of writes). A seek has a name, which the client chooses, or the
@@ -25,7 +27,7 @@ from msgspec.structs import replace
 from seaweedq.broker.admin_changes import AdminChanges
 from seaweedq.broker.read.positions import TopicPositions
 from seaweedq.broker.read.readable_segments import ReadableSegments
-from seaweedq.broker.subscriptions.assignment import Assignment, changed_meanwhile, key_of
+from seaweedq.broker.subscriptions.assignment import Assignment, changed_meanwhile, key_of, topic_compare
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher, SeekTarget
 from seaweedq.broker.subscriptions.subscription import SeekResult, Subscription
 from seaweedq.broker.topics.catalog import Catalog, Topic
@@ -40,6 +42,7 @@ from seaweedq.errors import InvalidRequest, NoDeadLetters, OffsetOutOfRange, Sub
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PAGE = 60
 DIGEST = 16  # characters
+NONE: Mapping[Topic, Compare] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +152,17 @@ class SubscriptionAdmin:
                 topic, incarnation, name = keys.SUBSCRIPTIONS.parse(entry.key)
                 yield ListedSubscription(topic, incarnation, name, isinstance(found, Versioned))
 
-    async def create(self, topic: Topic, name: str, record: SubscriptionRecord) -> bool:
-        """Creates a subscription, with cursors where `record.start` says. Returns False if it exists already. Raises
-        NotOwner, and StoreUnavailable; it may be there then."""
+    async def create(
+        self, topic: Topic, name: str, record: SubscriptionRecord, checked: Mapping[Topic, Compare] = NONE
+    ) -> bool:
+        """Creates a subscription, with cursors where `record.start` says, if the records by which its dead letters were
+        `checked` are unchanged. Returns False if it exists already. Raises NotOwner, and StoreUnavailable; it may be
+        there then."""
         there = await self._assignment.read(topic, name)
         if there and there.record.state == "active":
             await self._ensure(topic, name, there)
             return False
+        unchanged = topic_compare(topic)
         starts = {one.segment: one.to or 0 for one in await self._starts.find(topic, record.start)}
         async with self._dispatcher.changing(topic, name):
             there = await self._assignment.read(topic, name)
@@ -166,8 +173,8 @@ class SubscriptionAdmin:
                 doomed = there.replace(state="deleting")
                 await self._finish(topic, name, await self._assignment.claim(topic, name, doomed, there))
             creating = Versioned.new(record).replace(state="creating")
-            held = await self._assignment.claim(topic, name, creating, rewinds=True)
-            made = await self._make(topic, name, held, starts)
+            held = await self._assignment.claim(topic, name, creating, rewinds=unchanged)
+            made = await self._make(topic, name, held, starts, checked)
         await self._ensure(topic, name, made)
         return True
 
@@ -175,7 +182,12 @@ class SubscriptionAdmin:
         await self._changes.put_subscription(topic.name, topic.held, name, held)
 
     async def _make(
-        self, topic: Topic, name: str, held: Versioned[SubscriptionRecord], starts: dict[int, int]
+        self,
+        topic: Topic,
+        name: str,
+        held: Versioned[SubscriptionRecord],
+        starts: dict[int, int],
+        checked: Mapping[Topic, Compare],
     ) -> Versioned[SubscriptionRecord]:
         unchanged = [Compare(key_of(topic, name), held.revision)]
         cursors = [
@@ -190,15 +202,29 @@ class SubscriptionAdmin:
             if not await self._coordination.commit(unchanged, cursors[start : start + PAGE]):
                 raise changed_meanwhile(topic, name)
         reach("subscribe.record")
-        made = await self._assignment.write(topic, name, held.replace(state="active"), unchanged)
+        made = await self._write_checked(topic, name, held.replace(state="active"), unchanged, checked)
         # Perhaps an earlier one of this name is open, whose deletion had an unknown outcome.
         self._dispatcher.forget(topic, name)
         return made
 
-    async def change(self, topic: Topic, name: str, changes: Mapping[str, Any]) -> None:
-        """Changes settings of a subscription that this broker dispatches. Raises SubscriptionNotFound, NotOwner,
-        NoDeadLetters, and StoreUnavailable; they may be changed then. If the outcome is unknown, the next checkpoint
-        reads the record again."""
+    async def _write_checked(
+        self,
+        topic: Topic,
+        name: str,
+        wanted: Versioned[SubscriptionRecord],
+        unchanged: Sequence[Compare],
+        checked: Mapping[Topic, Compare],
+    ) -> Versioned[SubscriptionRecord]:
+        """Writes the record if those by which its dead letters were `checked` are unchanged."""
+        rewinds = [put for one in checked for put in await self._assignment.rewind(one, name)]
+        return await self._assignment.write(topic, name, wanted, [*unchanged, *checked.values()], rewinds)
+
+    async def change(
+        self, topic: Topic, name: str, changes: Mapping[str, Any], checked: Mapping[Topic, Compare] = NONE
+    ) -> None:
+        """Changes settings of a subscription that this broker dispatches, under the condition of `create`. Raises
+        SubscriptionNotFound, NotOwner, NoDeadLetters, and StoreUnavailable; they may be changed then. If the outcome is
+        unknown, the next checkpoint reads the record again."""
         subscription = await self._dispatcher.open(topic, name)
         async with self._dispatcher.changing(topic, name), subscription.saving:
             subscription.check()
@@ -215,7 +241,7 @@ class SubscriptionAdmin:
             if wanted.record != there.record:
                 unchanged = [Compare(key_of(topic, name), there.revision)]
                 with subscription.changing_to(wanted.record):
-                    subscription.held = await self._assignment.write(topic, name, wanted, unchanged)
+                    subscription.held = await self._write_checked(topic, name, wanted, unchanged, checked)
             held = subscription.held
         subscription.queue.event()
         self._dispatcher.dying.wake()
@@ -288,6 +314,7 @@ class Seeking:
     async def _seek(self, topic: Topic, name: str, place: SeekPlace, key: str) -> SeekResult:
         if known := _known(await self._dispatcher.open(topic, name), key, place):
             return known
+        unchanged = topic_compare(topic)
         plan: Sequence[SegmentSeek]
         moved: Sequence[int]
         if isinstance(place, AtOffsets):
@@ -297,9 +324,10 @@ class Seeking:
         packed = pack_plan(plan)
         if len(packed) > PLAN_MAX_BYTES:
             raise TooManySegments(
-                f"topic {topic.name!r} has {len(plan)} segments, too many to move a subscription in one seek"
+                f"topic {topic.name!r} has {len(plan)} segments, too many for one seek: the seek would need "
+                f"{len(packed)} bytes in coordination, and the limit is {PLAN_MAX_BYTES} bytes"
             )
-        before, after = await self._dispatcher.seek(topic, name, key, SeekTarget(packed, _digest(place)))
+        before, after = await self._dispatcher.seek(topic, name, key, SeekTarget(packed, _digest(place), unchanged))
         if known := _known(before, key, place):  # a repetition was faster
             return known
         segments = [(one.segment, before.stands_at(one.segment, one.end), one.to) for one in plan if one.to is not None]

@@ -23,7 +23,12 @@ are replayed for the epoch that the record has.
 
 A creation and a seek take acks back. Their first transaction also changes the topic's key of rewinds, which retention
 compares when it raises a start over messages that all have acked: either the raise is first, and they begin at the
-start or above, or they are first, and the raise fails. One transaction has both, so no crash comes between.
+start or above, or they are first, and the raise fails. One transaction has both, so no crash comes between. It compares
+the topic's key, too: an accepted loss writes that before it lowers cursors (broker/cluster/accepted_loss).
+
+So does what gives a subscription its topic of dead letters, with the keys of rewinds and the records of both topics: a
+change of a schema compares its topic's key of rewinds (broker/topics/schema_versions). Whichever is second fails, and
+is checked anew.
 """
 
 import logging
@@ -121,10 +126,11 @@ class Assignment:
         name: str,
         wanted: Versioned[SubscriptionRecord],
         before: Versioned[SubscriptionRecord] | None = None,
-        rewinds: bool = False,
+        rewinds: Compare | None = None,
     ) -> Versioned[SubscriptionRecord]:
-        """Writes a record that names this broker in place of the one before; a creation or a seek `rewinds`. Raises
-        NotOwner if that one has changed, NeedsNewerBroker, and InvariantViolated if the epoch would fall."""
+        """Writes a record that names this broker in place of the one before. A creation and a seek give the topic's
+        comparison from before they asked for offsets, as `rewinds`. Raises NotOwner if one of the two has changed,
+        NeedsNewerBroker, and InvariantViolated if the epoch would fall."""
         if before and (found := broken_by_subscription(before.record, wanted.record)):
             logger.error(
                 "refusing to change %s, because an invariant would be broken: %s; before: %s; after: %s",
@@ -136,8 +142,8 @@ class Assignment:
             raise InvariantViolated(f"the change to subscription {name!r} was refused: {found[0]}")
         compares = await self.free(topic, before.record if before else None)
         mine = wanted.replace(dispatcher=self._membership.broker)
-        compares.append(Compare(key_of(topic, name), wanted.revision))
-        return await self.write(topic, name, mine, compares, await self._rewind(topic, name) if rewinds else [])
+        compares += [Compare(key_of(topic, name), wanted.revision), *([rewinds] if rewinds else [])]
+        return await self.write(topic, name, mine, compares, await self.rewind(topic, name) if rewinds else [])
 
     async def seize(
         self, topic: Topic, name: str, wanted: Versioned[SubscriptionRecord], as_leader: Compare
@@ -171,8 +177,8 @@ class Assignment:
             raise changed_meanwhile(topic, name)
         return wanted.stored(revision)
 
-    async def _rewind(self, topic: Topic, name: str) -> list[Put]:
-        """Returns the change of the topic's key of rewinds. It compares nothing, so that subscriptions do not wait for
+    async def rewind(self, topic: Topic, name: str) -> list[Put]:
+        """Returns the change of a topic's key of rewinds. It compares nothing, so that subscriptions do not wait for
         each other: any write is a new revision. Raises NeedsNewerBroker."""
         key, record = keys.REWINDS.key(topic.name, topic.record.incarnation), RewindRecord(name)
         there = await self._coordination.get(key)
@@ -187,20 +193,21 @@ class Assignment:
         if before == mine:
             return [self._membership.compare()]
         if self._leaving:
-            raise NotOwner(f"broker {mine} is stopping, and no longer dispatches subscriptions")
+            raise NotOwner(f"broker {mine} is stopping, and no longer delivers the messages of subscriptions")
         if before is None:
             return [self._membership.compare()]
         if self._roster.alive(before) or not await self._roster.gone(before):
-            raise NotOwner(f"broker {before} dispatches the subscription", owner=before)
+            raise NotOwner(f"broker {before} delivers the messages of the subscription", owner=before)
         journal = await self._coordination.get(keys.JOURNALS.key(before))
         if journal and not is_replayed(keys.JOURNALS.read(journal), topic.name):
             raise NotOwner(
-                f"the journal of broker {before}, which dispatched the subscription before, has not been recovered yet"
+                f"broker {before} delivered the subscription's messages before, and the journal of that broker has not "
+                "been recovered yet"
             )
         if await self._coordination.get(keys.REVOCATIONS.key(before)):  # none is put once that broker's key has gone
             raise NotOwner(
-                f"the lease of broker {before}, which dispatched the subscription before, was "
-                "revoked, and that broker may not know this yet"
+                f"broker {before} delivered the subscription's messages before; the lease of that broker was revoked, "
+                "and that broker may not know this yet"
             )
         return [self._membership.compare(), Compare(keys.BROKERS.key(before), 0)]
 
@@ -208,6 +215,11 @@ class Assignment:
 def key_of(topic: Topic, name: str) -> str:
     """Returns the key of the subscription's record."""
     return keys.SUBSCRIPTIONS.key(topic.name, topic.record.incarnation, name)
+
+
+def topic_compare(topic: Topic) -> Compare:
+    """Returns a comparison that holds until the topic's record is written again."""
+    return Compare(keys.TOPICS.key(topic.name), topic.revision)
 
 
 def changed_meanwhile(topic: Topic, name: str) -> NotOwner:

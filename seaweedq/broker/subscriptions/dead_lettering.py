@@ -43,6 +43,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
+from msgspec import UNSET
 
 from seaweedq.access.rights import Action, Caller, Resource, judge
 from seaweedq.broker.access.callers import Callers
@@ -52,17 +53,20 @@ from seaweedq.broker.publish.publisher import Producer, Publisher, Publishing
 from seaweedq.broker.read.readable_segments import Readable, ReadableSegments
 from seaweedq.broker.read.reading import Reading
 from seaweedq.broker.service import Service, Tasks
+from seaweedq.broker.subscriptions.assignment import topic_compare
 from seaweedq.broker.subscriptions.delivery import DeadLetterBatch, DeadLetterReason
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.subscribing import Subscribing
 from seaweedq.broker.subscriptions.subscription import DispatchTerm, Subscription
 from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.schema_versions import SchemaVersions
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads import rules
 from seaweedq.broker.uploads.payloads import Payloads
 from seaweedq.broker.uploads.uploads import Uploading
 from seaweedq.checks import reach
 from seaweedq.concurrency.futures import gather_bounded
+from seaweedq.coordination.interface import Compare
 from seaweedq.coordination.records import SubscriptionRecord, TopicConfig
 from seaweedq.errors import (
     BelowRetention,
@@ -73,7 +77,8 @@ from seaweedq.errors import (
     SequenceOutOfOrder,
     Unavailable,
 )
-from seaweedq.segments.layout import unheld
+from seaweedq.segments.evolution import with_ids
+from seaweedq.segments.layout import by_name, unheld
 from seaweedq.segments.producers import LETTERS
 from seaweedq.segments.rows import Reference, assemble, headers_column, references_column, together
 from seaweedq.storage.interface import PayloadStore
@@ -82,24 +87,36 @@ from seaweedq.storage.interface import PayloadStore
 class DeadLetterTopics:
     """Finds and creates the topics for dead letters."""
 
-    def __init__(self, catalog: Catalog, admin: TopicAdmin, callers: Callers) -> None:
+    def __init__(self, catalog: Catalog, admin: TopicAdmin, schemas: SchemaVersions, callers: Callers) -> None:
         self._catalog = catalog
         self._admin = admin
+        self._schemas = schemas
         self._callers = callers
 
-    async def check(self, source: Topic, record: SubscriptionRecord) -> None:
-        """Ensures that a subscription's settings can be heeded. Raises InvalidRequest, and the errors of `ensure`."""
+    async def check(self, source: Topic, record: SubscriptionRecord) -> dict[Topic, Compare]:
+        """Ensures that a subscription's settings can be heeded. Returns both topics, by whose records that was found,
+        with comparisons: the subscription may count only while these hold, since a schema may change meanwhile. Raises
+        InvalidRequest, and the errors of `ensure` and of `SchemaVersions.finish`."""
         name = record.dead_letter_topic
         if name is not None:
-            await self.ensure(source, name, record.creator_uid)
-        elif record.max_attempts:
+            target = await self.ensure(source, name, record.creator_uid)
+            while True:
+                for one in (source, target):
+                    await self._catalog.refresh(one.name)
+                    self._catalog.check(one)
+                    await self._schemas.finish(one)
+                if all(one.record.pending is UNSET for one in (source, target)):
+                    break
+            _check_holds(source, target)
+            return {one: topic_compare(one) for one in (source, target)}
+        if record.max_attempts:
             raise InvalidRequest(
-                f"max_attempts is {record.max_attempts}, but dead_letter_topic is null: a message "
-                "that fails that often needs a dead-letter topic; set dead_letter_topic, or set "
-                "max_attempts to 0",
+                f"max_attempts is {record.max_attempts}, but dead_letter_topic is null, so there is no topic for "
+                f"messages that fail {record.max_attempts} times; set dead_letter_topic, or set max_attempts to 0",
                 field="dead_letter_topic",
                 value=None,
             )
+        return {}
 
     async def ensure_as_creator(self, source: Topic, record: SubscriptionRecord, name: str) -> Topic:
         """As `ensure`, with the rights that the subscription's creator has now. Raises Forbidden."""
@@ -109,8 +126,8 @@ class DeadLetterTopics:
                 raise Forbidden(
                     f"dead letters are published with the rights of the principal {record.creator!r}, "
                     "which is disabled or was deleted (a new principal with the same name does not have "
-                    "these rights). To publish the dead letters with your own rights, send a PATCH that "
-                    "sets dead_letter_topic, even to the same topic",
+                    "these rights). To publish the dead letters with your own rights, set the "
+                    "subscription's dead_letter_topic again with a PATCH request (its value can stay the same)",
                     action=str(Action.PUBLISH),
                     resource=name,
                 )
@@ -133,26 +150,31 @@ class DeadLetterTopics:
         if self._catalog.get(name) is None:
             self._catalog.check_readable(name)
             config = source.record.config
-            plain = TopicConfig(format=config.format, schema=config.schema, columns=config.columns)
+            plain = TopicConfig(format=config.format, schema=with_ids(config.schema), columns=config.columns)
             await self._admin.create(name, plain, creator)
         found = await self._catalog.require(name)
-        if found.layout.format is not source.layout.format or unheld(source.layout.values, found.layout.values):
-            raise InvalidRequest(
-                f"the dead_letter_topic {name!r} (format {found.layout.format.value}) cannot store "
-                f"the messages of topic {source.name!r} (format {source.layout.format.value}); name a "
-                "topic with the same format and schema, a topic whose schema differs only in wider "
-                "types and additional fields, or a topic that does not exist",
-                field="dead_letter_topic",
-                value=name,
-            )
+        _check_holds(source, found)
         return found
+
+
+def _check_holds(source: Topic, target: Topic) -> None:
+    """Raises InvalidRequest unless a topic holds all rows of another one, as their schemas are known here."""
+    if target.layout.format is not source.layout.format or unheld(source.layout.values, target.layout.values, by_name):
+        raise InvalidRequest(
+            f"the dead_letter_topic {target.name!r} (format {target.layout.format.value}) cannot store "
+            f"the messages of topic {source.name!r} (format {source.layout.format.value}); name a "
+            "topic with the same format and schema, a topic whose schema differs only in wider "
+            "types and additional fields, or a topic that does not exist",
+            field="dead_letter_topic",
+            value=target.name,
+        )
 
 
 def _check(creator: Caller, action: Action, name: str) -> None:
     if not judge(creator, action, Resource(name)):
         raise Forbidden(
-            f"the principal {creator.principal!r}, who created the subscription, lacks the right "
-            f"{action} on topic {name!r}",
+            f"the principal {creator.principal!r}, which created the subscription, lacks the right "
+            f"`{action}` on topic {name!r}",
             action=str(action),
             resource=name,
         )
@@ -332,12 +354,14 @@ class DeadLetters:
         cursor, offsets = subscription.cursors.get(batch.segment), batch.offsets.tolist()
         queue = cursor.delivery.dead_letters if cursor else None
         if cursor is None or queue is None or len(queue.still_dying(batch.offsets)) < len(offsets):
-            raise NotReady(f"the messages of segment {batch.segment} that must become dead letters have changed")
+            raise NotReady(
+                f"the batch contains messages of segment {batch.segment} that no longer need to become dead letters"
+            )
         sent = queue.pending_batch()
         if sent is None:
             sent = queue.sent = self._sender(subscription).begin(batch.segment, offsets)
         elif sent.offsets != tuple(offsets):
-            raise NotReady(f"an earlier batch of dead letters of segment {batch.segment} must be acked first")
+            raise NotReady(f"an earlier batch of dead letters of segment {batch.segment} is not finished yet")
         if not cursor.has_batch(sent):
             reach("letter.record")
             await self._dispatcher.record_dead_letters(subscription, batch.segment, sent)
@@ -375,7 +399,8 @@ class DeadLetters:
         return _Batch(segment, here, rows.filter(pa.array(np.isin(offsets, here))), reasons, attempts)
 
     async def _letters(self, subscription: Subscription, batch: _Batch, target: Topic) -> pa.RecordBatch:
-        """Returns the rows of letters: those of their messages, with headers of their own, and copies of payloads."""
+        """Returns the rows of letters: those of their messages, with headers of their own, and copies of payloads.
+        Raises NotReady if the schema of one of the topics has changed since `ensure`: the messages are read again."""
         topic, rows, names = subscription.topic, batch.rows, batch.rows.schema.names
         ids = [f"{batch.segment}-{offset}" for offset in batch.offsets.tolist()]
         references: list[Reference | None] = [None] * rows.num_rows
@@ -433,7 +458,7 @@ async def _read(readable: Readable, wanted: Offsets, is_whole: bool) -> tuple[Of
         if not pieces:
             raise Unavailable(
                 f"the dead letters of segment {readable.id} cannot be published yet, because the "
-                f"segment cannot be read up to offset {low} now"
+                f"segment's message at offset {low} cannot be read at the moment"
             )
         for first, rows in pieces:
             here = left[(left >= first) & (left < first + rows.num_rows)]
@@ -451,12 +476,13 @@ class DeadLettering(Service):
         self,
         context: Context,
         admin: TopicAdmin,
+        schemas: SchemaVersions,
         publishing: Publishing,
         reading: Reading,
         subscribing: Subscribing,
         uploading: Uploading,
     ) -> None:
-        self.topics = DeadLetterTopics(context.catalog, admin, context.callers)
+        self.topics = DeadLetterTopics(context.catalog, admin, schemas, context.callers)
         self.letters = DeadLetters(
             context.view,
             subscribing.dispatcher,

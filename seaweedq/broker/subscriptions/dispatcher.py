@@ -32,6 +32,7 @@ from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.checks import reach
 from seaweedq.concurrency.futures import Signal
+from seaweedq.coordination.interface import Compare
 from seaweedq.coordination.records import SeekRecord, SubscriptionRecord
 from seaweedq.errors import NeedsNewerBroker, NotOwner, Unavailable
 
@@ -40,10 +41,12 @@ logger = logging.getLogger(__name__)
 
 
 class SeekTarget(NamedTuple):
-    """The target of a seek: its plan (coordination/packed_forms), and a digest of the place in the request."""
+    """The target of a seek: its plan (coordination/packed_forms), a digest of the place in the request, and the topic's
+    comparison from before the plan was made."""
 
     plan: str
     digest: str
+    unchanged: Compare
 
 
 class Dispatcher:
@@ -112,11 +115,11 @@ class Dispatcher:
             before.check_readable(before.frontier.hidden | before.unreadable)
             if not await self._write_all(before, f"a seek is currently moving subscription {name!r}; try again"):
                 self.forget(topic, name)
-                raise NotOwner(f"this broker no longer dispatches subscription {name!r}")
+                raise NotOwner(f"this broker no longer delivers the messages of subscription {name!r}")
             new = before.held.with_record(self.used(_with_seek(before.record, key, target)))
             try:
                 reach("seek.begin")
-                held = await self._assignment.claim(topic, name, new, before.held, rewinds=True)
+                held = await self._assignment.claim(topic, name, new, before.held, target.unchanged)
                 reach("seek.begun")
             finally:
                 self._opened.drop(topic, name)  # if the outcome is unknown, the record tells it
@@ -150,7 +153,7 @@ class Dispatcher:
         if cursor is None or not cursor.has_batch(sent):
             raise Unavailable(
                 f"the dead letters of segment {segment} cannot be published yet, because the "
-                "segment's cursor cannot be written now"
+                "segment's cursor cannot be written at the moment"
             )
 
     async def confirm(self, subscription: Subscription) -> None:

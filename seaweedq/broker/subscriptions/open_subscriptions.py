@@ -169,8 +169,8 @@ class CursorStore:
                 )
         if is_last:
             raise InvariantViolated(
-                f"subscription {name!r} of topic {topic.name!r} has cursors that cannot be written "
-                "without breaking an invariant"
+                f"the broker did not write cursors of subscription {name!r} of topic {topic.name!r}, because they "
+                "would break an invariant; see the broker's log for details"
             )
         return [one for one in changed if one.segment not in broken]
 
@@ -360,7 +360,8 @@ class OpenSubscriptions:
     def forget(self, topic: Topic, name: str | None = None) -> None:
         """Closes a subscription, or all of a topic, that was deleted or is another broker's."""
         for key in [k for k in self._subscriptions if k[0] is topic and name in (None, k[1])]:
-            self._subscriptions.pop(key).close(f"this broker no longer dispatches subscription {key[1]!r}")
+            why = f"this broker no longer delivers the messages of subscription {key[1]!r}"
+            self._subscriptions.pop(key).close(why)
         if not any(key[0] is topic for key in self._subscriptions):
             self._readables.forget(topic)
 

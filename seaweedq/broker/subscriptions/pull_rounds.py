@@ -473,8 +473,8 @@ def _retire(subscription: Subscription, segment: int, delivery: SegmentDelivery,
         return False
     if delivery.window.acked_to < start:
         raise Unavailable(
-            f"the subscription's cursor for segment {segment} cannot be advanced to the first "
-            f"offset of the segment, {start}; try again"
+            f"retention removed the messages below offset {start} of segment {segment}, but the "
+            "subscription's cursor for this segment could not be moved forward to that offset; try again"
         )
     return True
 

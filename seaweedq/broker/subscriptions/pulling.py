@@ -13,6 +13,7 @@ from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotReady, Unavailable
+from seaweedq.segments.trace_headers import note_delivery
 
 PAUSE_S = 0.2  # before a segment that could not be read is tried again
 
@@ -34,6 +35,7 @@ class Pulling:
         self._leasing = Leasing(readables, view.clock)
         self._readables = readables
         self._timeout_s = timeout_s
+        self._traces = view.traces
         self._closing = False  # pulls do not wait any more
         self.delivered = 0  # messages, each as often as it was delivered
 
@@ -125,6 +127,7 @@ class Pulling:
         subscription = await self._opened.open_for_use(topic, name)
         async with subscription.delivering:
             subscription.check()
+            begun_us = self._clock.now_us() if self._traces is not None else 0
             shares = subscription.shares.changes
             await self._advance(topic, subscription)
             result = await self._leasing.round(subscription, wanted)
@@ -135,6 +138,9 @@ class Pulling:
                 result = await self._leasing.round(subscription, wanted, result.rows_left)
             if subscription.shares.changes != shares:
                 subscription.queue.event()
+            if self._traces is not None and result.found.messages:
+                rows = [one.rows for one in result.found.messages]
+                note_delivery(self._traces, topic.name, rows, begun_us, subscription=name)
             self.delivered += sum(len(one.offsets) for one in result.found.messages)
             if result.found.name is not None:
                 subscription.queue.rearm(result.found.name)

@@ -158,7 +158,10 @@ class RelayQueue:
             return
         try:
             if self._moved != moved:  # it says nothing of pulls that have queued since
-                raise NotOwner("the broker that dispatched the subscription did not answer an earlier pull")
+                raise NotOwner(
+                    "an earlier pull failed at the broker that was delivering the subscription's messages; possibly, "
+                    "another broker delivers these messages now"
+                )
             try:
                 check()
                 left_s = until.left_s

@@ -71,9 +71,9 @@ def warn(topic: str, subscription: str, found: list[tuple[int, int]]) -> None:
     """Logs that successors wait for these messages."""
     for segment, offset in found[:10]:
         logger.warning(
-            "subscription %s of topic %s is waiting for an ack of message %d-%d: for more than a "
-            "minute, the segments that replaced the message's segment could not be delivered; "
-            "ack the message, or set max_attempts so that the message becomes a dead letter",
+            "subscription %s of topic %s has waited for an ack of message %d-%d for more than a minute; until that "
+            "ack, the subscription cannot deliver messages of the segments that replaced the message's segment; ack "
+            "the message, or set max_attempts so that the message becomes a dead letter",
             subscription,
             topic,
             segment,
@@ -187,8 +187,8 @@ class Subscription:
         """Raises NeedsNewerBroker if the record or the cursor of one of these segments cannot be read."""
         if hidden := sorted((self.frontier.hidden | self.unreadable).intersection(segments)):
             raise NeedsNewerBroker(
-                f"this broker cannot read the records or cursors of segments {hidden[:10]}; start a "
-                "newer version of the broker",
+                f"this broker cannot read the coordination records of segments {hidden[:10]}, or the subscription's "
+                "cursors for these segments; start a newer version of the broker",
                 topic=self.topic.name,
                 subscription=self.name,
                 segments=hidden[:10],
@@ -361,7 +361,7 @@ class Subscription:
         """Logs once that some consumers get nothing, until all get something again."""
         if idle and not self._warned:
             logger.warning(
-                "subscription %s of topic %s has %d more consumers than segments, so these consumers "
+                "subscription %s of topic %s has %d more consumers than segments, so the extra consumers "
                 "receive nothing: in mode ordered, only one consumer at a time receives messages of "
                 "a segment; use mode keyed or shared, or give the topic more segments",
                 self.name,

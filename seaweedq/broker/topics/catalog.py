@@ -50,6 +50,7 @@ from seaweedq.segments.terms import FIRST_GENERATION
 PREFIXES = ("topics/", "segments/", "starts/")
 IN_A_PAGE = 40  # records that cost as much as one that is read alone
 READS = 16
+KEPT = 50  # layouts of a topic, of up to half a MB each
 _NONE_UNREADABLE: Mapping[int, Unreadable] = {}
 SHOWN = 5  # segments that an error names
 REREADS = 3  # of many segments, which come in pages, some may change in between
@@ -59,7 +60,7 @@ REREADS = 3  # of many segments, which come in pages, some may change in between
 class Topic:
     """A topic's record as it was `held` last, and what this broker has open of the topic. `routing` is made when first
     needed. `place` is the name and the incarnation, under which the records of segments are indexed. `layout` is that
-    of the newest version of the schema, `layouts` has those that were needed here, by their ids."""
+    of the newest version of the schema, `layouts` has the last ones that were needed here, by their ids."""
 
     name: str
     held: Versioned[TopicRecord]
@@ -86,8 +87,15 @@ class Topic:
             self.layout = layout_of(held.record)
             for opened in self.opened.values():
                 opened.layout = self.layout
-        self.layouts[self.layout.schema_id] = self.layout
+        self.keep(self.layout)
         self.held, self.record, self.revision = held, held.record, held.revision
+
+    def keep(self, layout: Layout) -> None:
+        """Notes the layout of a version, and forgets the one that was noted first beside KEPT others."""
+        self.layouts.pop(layout.schema_id, None)
+        self.layouts[layout.schema_id] = layout
+        if len(self.layouts) > KEPT:
+            del self.layouts[next(iter(self.layouts))]
 
     def add_opened(self, segment: OpenSegment) -> None:
         """Takes in a segment that was opened; a version may have begun meanwhile."""
@@ -237,19 +245,20 @@ class Catalog:
     async def layout(self, topic: Topic, schema_id: int) -> Layout:
         """Returns the layout of a version of a topic's schema, which is read unless it was needed before. Raises
         NotReady for one that no broker may have rows of yet, as far as is known here."""
-        if schema_id not in topic.layouts:
-            if schema_id > topic.layout.schema_id:
-                await self.refresh(topic.name)
-            if schema_id < topic.layout.schema_id:
-                key = keys.SCHEMAS.key(topic.name, topic.record.incarnation, schema_id)
-                if there := await self._coordination.get(key):
-                    fields = parse_schema(keys.SCHEMAS.require(there).record.schema)
-                    topic.layouts[schema_id] = Layout.from_format(topic.layout.format, fields)
-        if schema_id not in topic.layouts:
+        if schema_id > topic.layout.schema_id:
+            await self.refresh(topic.name)
+        known = topic.layout if schema_id == topic.layout.schema_id else topic.layouts.get(schema_id)
+        if known is None and schema_id < topic.layout.schema_id:
+            key = keys.SCHEMAS.key(topic.name, topic.record.incarnation, schema_id)
+            if there := await self._coordination.get(key):
+                fields = parse_schema(keys.SCHEMAS.require(there).record.schema)
+                known = Layout.from_format(topic.layout.format, fields)
+                topic.keep(known)
+        if known is None:
             raise NotReady(
                 f"this broker does not know version {schema_id} of the schema of topic {topic.name!r} yet; try again"
             )
-        return topic.layouts[schema_id]
+        return known
 
     async def reload_segments(self, topic: Topic) -> None:
         """Reads the records of a topic's segments again."""
@@ -265,7 +274,7 @@ class Catalog:
             await self.reload_segments(topic)
         self.check(topic)
         if not self._is_whole(topic):
-            raise NotReady(f"the open segments of topic {topic.name!r} do not cover all keys at the moment; try again")
+            raise NotReady(f"this broker does not know all open segments of topic {topic.name!r} yet; try again")
 
     def _is_whole(self, topic: Topic) -> bool:
         known = self.records(topic).values()

@@ -216,7 +216,8 @@ def check_writes(
     found = [*_broken_topics(revisions, writes, topic_of), *segments]
     if found:
         logger.error(
-            "refusing a transaction, because an invariant would be broken: %s; compares %s; writes %s",
+            "refusing a transaction, because it would break an invariant: %s; the transaction's comparisons: %s; "
+            "its writes: %s",
             "; ".join(found),
             compares,
             writes,

@@ -337,7 +337,9 @@ class Ownership:
                     f"retention has just deleted all messages of segment {number} of topic {topic.name!r}; try again"
                 )
             raise ChainDamaged(
-                f"the files of {chain.folder} do not end with a seal, although the segment is sealed", name=chain.folder
+                f"the segment in {chain.folder} was replaced, but its files do not end with a seal (the entry that "
+                "names the segment's successors)",
+                name=chain.folder,
             )
         if record.state == "open" and chain.last is None and number == topic.record.incarnation:
             raise self._waits(
@@ -399,7 +401,10 @@ class Ownership:
                 detail = f"the store did not confirm an entry of {chain.folder} in time"
                 raise chain.failing or StoreUnavailable(detail) from None
             except Fenced:
-                logger.info("another broker has added files to %s; continuing after the last file", chain.folder)
+                logger.info(
+                    "another broker has added files to %s, so this broker looks for the folder's last file again",
+                    chain.folder,
+                )
                 await chain.open()
 
     def _opened(

@@ -2,7 +2,8 @@
 
 Order of writes: 1. one transaction writes the record of the version and, for the first change of a topic, that of the
 version before, and names the version as `pending` in the topic's record. It compares that record, and those of
-topics of dead letters and of their sources by which the version was checked, so it decides among changes at once. 2.
+topics of dead letters and of their sources by which the version was checked, and the topic's key of rewinds, which
+changes when a subscription gets a topic of dead letters: so it decides among changes at once. 2.
 The *marker*, made of the record of the version: a file without rows with the columns of the version and a name before
 all others of the topic, so that bare readers of the directory take these columns. It has the record, too, by which a
 rebuild of coordination finds versions that no backup has (broker/rebuild). It is created if absent.
@@ -14,11 +15,14 @@ it. Whoever asks for the next version ends it first, and so does the leader, 5 s
 
 Markers are named by the id of the version, the newest first, and by the incarnation of the topic: one that is put late,
 after the topic was deleted and created anew, is known as a dead one, and swept. One of a history that coordination has
-lost may have the name of the next version: it has other columns then, and is replaced before the version counts.
+lost may have the name of the next version: it has other columns then, and is replaced before the version counts. Of two
+brokers that do so one may delete the other's, and die: the leader puts the newest markers again that are absent.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -38,14 +42,31 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put, entries
 from seaweedq.coordination.records import SchemaRecord, TopicConfig, TopicRecord
 from seaweedq.coordination.versioned import Unreadable, Versioned
-from seaweedq.errors import InvalidRequest, SchemaIncompatible, SchemaNotFound, TopicConflict
-from seaweedq.segments.evolution import Compatibility, History, is_same, next_version, warnings, with_ids
-from seaweedq.segments.layout import Format, Layout, schema_id_of, unheld
-from seaweedq.segments.schema import encode_fields, parse_schema
+from seaweedq.errors import (
+    InvalidRequest,
+    NeedsNewerBroker,
+    NotReady,
+    SchemaIncompatible,
+    SchemaMismatch,
+    SchemaNotFound,
+)
+from seaweedq.segments.evolution import (
+    Compatibility,
+    History,
+    is_same,
+    next_version,
+    of_marker,
+    shape,
+    warnings,
+    with_ids,
+)
+from seaweedq.segments.layout import Format, Layout, by_name, renamed, schema_id_of, unheld
+from seaweedq.segments.schema import encode_fields, parse_schema, type_text
 from seaweedq.storage.interface import ObjectStore
 
 MAX_VERSIONS = 1000
-PAGE = 4  # records, which are large
+PAGE = 16  # records, of up to 300 KB each
+REMEMBERED = 100_000  # fields of earlier versions, of all topics together: 50 MB
 MAX_BESIDE = 100  # records that a transaction compares beside the topic's: etcd takes 128
 
 
@@ -58,6 +79,26 @@ class Version(NamedTuple):
     beside: Sequence[Compare]
 
 
+@dataclass
+class Known:
+    """The versions of a topic's schema below `end`, which never change: the history of their fields, and the first one
+    of each shape (segments/evolution). All of a shape have the same columns, as no name is ever another field's.
+    `unreadable` is the record of a version that a newer broker has written."""
+
+    history: History = field(default_factory=History)
+    shapes: dict[int, int] = field(default_factory=dict)
+    end: int = 0
+    unreadable: Unreadable | None = None
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def add(self, number: int, schema: Mapping[str, Any]) -> None:
+        """Adds the next version."""
+        self.history.add(schema)
+        self.shapes.setdefault(shape(schema), number)
+        self.end = number + 1
+
+
+LOOK_BACK = 20  # versions by which messages are decoded that the newest one refuses
 LOOK_S = 0.1  # between two looks for a later version of one topic: requests that are refused wait for one
 
 
@@ -81,6 +122,7 @@ class SchemaVersions:
         self._clock = clock
         self._looks: WeakKeyDictionary[Topic, asyncio.Task[None]] = WeakKeyDictionary()  # that have not begun to read
         self._looked_s: WeakKeyDictionary[Topic, float] = WeakKeyDictionary()
+        self._remembered: WeakKeyDictionary[Topic, Known] = WeakKeyDictionary()  # those used last at the end
 
     async def is_later(self, topic: Topic, known: Layout) -> bool:
         """Tells whether a topic has a later version than the one that has refused some rows, since the watch may be
@@ -101,6 +143,36 @@ class SchemaVersions:
         later = keys.SCHEMAS.key(topic.name, topic.record.incarnation, topic.layout.schema_id + 1)
         if await self._coordination.count(later):  # which costs less than to read the topic's record
             await self._catalog.refresh(topic.name)
+
+    async def before_losses(self, topic: Topic, name: str) -> list[Layout]:
+        """Returns the versions that have a field of this name and of which the next one lost a name, since a field was
+        dropped or renamed. They are among the last LOOK_BACK ones, the newest first: publishers may know one of these,
+        and not state it."""
+        found, later = [], topic.layout
+        for number in range(later.schema_id - 1, max(-1, later.schema_id - 1 - LOOK_BACK), -1):
+            try:
+                before = await self._catalog.layout(topic, number)
+            except NotReady:  # the topic's first version may have any id
+                break
+            names = before.values.names
+            if name in names and not set(names) <= set(later.values.names):
+                found.append(before)
+            later = before
+        return found
+
+    async def pinned(self, topic: Topic, schema_id: int) -> Layout:
+        """Returns the layout of the version that a request names. Raises InvalidRequest for a topic without a schema,
+        and SchemaMismatch for a version that does not exist."""
+        if topic.layout.format is not Format.TYPED:
+            raise InvalidRequest(f"topic {topic.name!r} is not typed, so it has no schema", field="Schema-Id")
+        if schema_id > topic.layout.schema_id:
+            await self.is_later(topic, topic.layout)
+        newest = topic.layout.schema_id
+        if schema_id <= newest:
+            with suppress(NotReady):
+                return await self._catalog.layout(topic, schema_id)
+        detail = f"the schema of topic {topic.name!r} has no version {schema_id}; its newest version is {newest}"
+        raise SchemaMismatch(detail, topic=topic.name, schema_id=newest)
 
     async def ids(self, topic: Topic) -> Sequence[int]:
         """Returns the ids of all versions, in their order; none for a topic without a schema."""
@@ -126,65 +198,71 @@ class SchemaVersions:
             raise SchemaNotFound(detail, topic=topic.name, schema_id=schema_id)
         return record.schema
 
-    async def has(self, topic: Topic, stated: Any) -> bool:
-        """Tells whether a schema, as JSON, is one of the topic's versions, whatever id it states of itself; a pending
-        one counts first. One that is no schema is none of them. Raises as `finish`, and NeedsNewerBroker if it is none
-        of those that can be read, and there are others."""
+    async def find(self, topic: Topic, stated: Any) -> pa.Schema | None:
+        """Returns the columns of the version that a schema, as JSON, is, whatever id it states of itself; a pending one
+        counts first. Returns None for one that is none of them, or no schema. Raises as `finish`, and NeedsNewerBroker
+        if it is none of those that can be read, and there are others."""
         await self.finish(topic)
         if topic.layout.format is not Format.TYPED:
-            return False
+            return None
         if _is_version(stated, topic.layout.values):
-            return True
-        unreadable = None
-        prefix = keys.SCHEMAS.prefix(topic.name, topic.record.incarnation)
-        async for entry in entries(self._coordination, prefix, limit=PAGE):
-            held = keys.SCHEMAS.read(entry)
-            if isinstance(held, Unreadable):
-                unreadable = held
-            elif _is_version(stated, parse_schema(held.record.schema)):
-                return True
-        if unreadable:
-            raise unreadable.error()
-        return False
+            return topic.layout.values
+        try:
+            parse_schema(plain := with_ids(stated))
+        except InvalidRequest:
+            return None
+        known = await self._earlier(topic)
+        if (number := known.shapes.get(shape(plain))) is not None:
+            columns = (await self._catalog.layout(topic, number)).values
+            if _is_version(stated, columns):
+                return columns
+        if known.unreadable:
+            raise known.unreadable.error()
+        return None
 
     async def next(self, topic: Topic, stated: Any, expected: int | None) -> Version | None:
         """Returns the version that a stated schema would make; None if it is that of the newest. Raises InvalidRequest
-        for one that is no schema, or a topic that has none; SchemaIncompatible; and TopicConflict unless the
-        `expected` version is the newest."""
-        newest = topic.record.config.schema
-        if topic.layout.format is not Format.TYPED or newest is None:
+        for one that is no schema, or a topic that has none; and SchemaIncompatible, also unless the `expected` version
+        is the newest."""
+        if topic.layout.format is not Format.TYPED:
             raise InvalidRequest(f"topic {topic.name!r} is not typed, so it has no schema", field="schema")
-        config, history = topic.record.config, await self._history(topic)
+        known = await self._earlier(topic)
+        if known.unreadable:
+            raise known.unreadable.error()
+        config, newest, history = topic.record.config, topic.record.config.schema or {"fields": ()}, known.history
         compatibility = Compatibility(config.compatibility or Compatibility.BACKWARD)
-        drops = expected is not None  # a schema that was made of an earlier version may only lack a field that is new
-        schema, columns = next_version(stated, topic.layout.values, history, compatibility, config.key_field, drops)
-        docs = [[field.get("doc") for field in one["fields"]] for one in (schema, newest)]
-        if is_same(columns, topic.layout.values) and docs[0] == docs[1]:
+        knows = expected is not None  # a schema that was made of an earlier version may lack a field or a name
+        schema, columns = next_version(stated, topic.layout.values, history, compatibility, config.key_field, knows)
+        if is_same(columns, topic.layout.values) and _beside_columns(schema) == _beside_columns(newest):
             return None
         if expected is not None and expected != topic.layout.schema_id:
-            raise TopicConflict(
-                f"the newest schema version of topic {topic.name!r} is {topic.layout.schema_id}, not {expected}",
-                differences={"schema_id": {"current": topic.layout.schema_id, "requested": expected}},
-            )
+            detail = f"the newest schema version of topic {topic.name!r} is {topic.layout.schema_id}, not {expected}"
+            raise SchemaIncompatible(detail, differences=[], schema_id=topic.layout.schema_id)
         if len(await self.ids(topic)) >= MAX_VERSIONS:
             detail = f"the schema of topic {topic.name!r} has {MAX_VERSIONS} versions, which is the limit"
-            raise SchemaIncompatible(detail, differences=[])
-        found = [*await self._check_dead_letters(topic, columns), *await self._check_sources(topic, columns)]
+            raise SchemaIncompatible(detail, differences=[], value=MAX_VERSIONS + 1, bound=MAX_VERSIONS)
+        rewinds = keys.REWINDS.key(topic.name, topic.record.incarnation)
+        there = await self._coordination.get(rewinds)  # changes with each new subscription that sends dead letters
+        found = [Compare(rewinds, there.revision if there else 0)]
+        found += [*await self._check_dead_letters(topic, columns), *await self._check_sources(topic, columns)]
         beside = [*{one.key: one for one in found}.values()]
-        if len(beside) > MAX_BESIDE:
+        if (topics := len(beside) - 1) > MAX_BESIDE:
             detail = (
-                f"topic {topic.name!r} shares dead letters with {len(beside)} topics, and a change of its schema is "
+                f"topic {topic.name!r} shares dead letters with {topics} topics, and a change of its schema is "
                 f"checked against at most {MAX_BESIDE}"
             )
-            raise SchemaIncompatible(detail, differences=[])
+            raise SchemaIncompatible(detail, differences=[], value=topics, bound=MAX_BESIDE)
         return Version(schema, columns, beside)
 
-    async def warnings(self, topic: Topic) -> list[str]:
-        """Returns what people should know about the change that has made the newest version."""
-        newest = topic.layout
-        if newest.schema_id == 0 or (record := await self._record(topic, newest.schema_id - 1)) is None:
+    async def warnings(self, topic: Topic, schema_id: int, schema: dict[str, Any]) -> list[str]:
+        """Returns what people should know about the change that has made a version, which has this `schema`."""
+        try:
+            record = await self._record(topic, schema_id - 1) if schema_id else None
+        except NeedsNewerBroker as error:
+            return [f"the warnings are unknown, because {error.detail}"]
+        if record is None:
             return []
-        return warnings(parse_schema(record.schema), newest.values)
+        return warnings(parse_schema(record.schema), parse_schema(schema))
 
     async def change(self, topic: Topic, stated: Any, expected: int | None) -> None:
         """Makes a schema the topic's newest version. A repeat changes nothing. Raises as `next`, and StoreUnavailable:
@@ -208,14 +286,29 @@ class SchemaVersions:
             held, config = topic.held, topic.record.config
             if record := await self._record(topic, pending):
                 columns = parse_schema(record.schema)
-                layout = Layout.from_format(Format.TYPED, columns)
-                stated = msgspec.json.decode(keys.SCHEMAS.encode(Versioned.new(record)))
-                await self._entries.put_marker(self._store, topic.name, topic.record.incarnation, layout, stated)
-                config = replace(config, schema=record.schema, columns=encode_fields(columns))
+                await self._put_marker(topic, record)
+                key_field = renamed(config.key_field, topic.layout.values, columns)
+                config = replace(config, schema=record.schema, columns=encode_fields(columns), key_field=key_field)
                 reach("schema.marked")
             if not await self._settle(topic, held, config):
                 await self._catalog.refresh(topic.name)
                 self._catalog.check(topic)
+
+    async def put_markers(self) -> None:
+        """Puts the marker of the newest version of each topic's schema again where it is absent. Raises
+        StoreUnavailable."""
+        for name in self._catalog.names():
+            topic = self._catalog.get(name)
+            if topic is None or topic.layout.format is not Format.TYPED or topic.record.state != "active":
+                continue
+            newest = topic.layout.schema_id  # a topic whose schema never changed has no record of it
+            if topic.record.pending is UNSET and (record := await self._record(topic, newest)):
+                await self._put_marker(topic, record)
+
+    async def _put_marker(self, topic: Topic, record: SchemaRecord) -> None:
+        layout = Layout.from_format(Format.TYPED, of_marker(record.schema))
+        stated = msgspec.json.decode(keys.SCHEMAS.encode(Versioned.new(record)))
+        await self._entries.put_marker(self._store, topic.name, topic.record.incarnation, layout, stated)
 
     async def _settle(self, topic: Topic, before: Versioned[TopicRecord], config: TopicConfig) -> bool:
         """Does steps 3 and 4, unless the topic's record has changed since it was as `before`."""
@@ -247,15 +340,33 @@ class SchemaVersions:
         reach("schema.decided")
         return True
 
-    async def _history(self, topic: Topic) -> History:
-        """Returns the fields of all versions. Raises NeedsNewerBroker for one that cannot be read."""
-        history = History()
-        history.add(topic.record.config.schema or {"fields": ()})
+    async def _earlier(self, topic: Topic) -> Known:
+        """Returns all versions that count. It reads those that this broker has not read before."""
+        known = self._remembered.pop(topic, None) or Known()
+        self._remembered[topic] = known
+        async with known.reading:
+            while known.end <= topic.layout.schema_id:  # the watch may bring a later one meanwhile
+                await self._read_versions(topic, known)
+        while sum(len(one.history.types) for one in self._remembered.values()) > REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+        return known
+
+    async def _read_versions(self, topic: Topic, known: Known) -> None:
+        newest, schema = topic.layout.schema_id, topic.record.config.schema or {"fields": ()}
         prefix = keys.SCHEMAS.prefix(topic.name, topic.record.incarnation)
-        async for entry in entries(self._coordination, prefix, limit=PAGE):
-            if keys.SCHEMAS.parse(entry.key)[2] < topic.layout.schema_id:  # no pending one
-                history.add(keys.SCHEMAS.require(entry).record.schema)
-        return history
+        after = keys.SCHEMAS.key(topic.name, topic.record.incarnation, known.end - 1) if known.end else ""
+        if known.end < newest:
+            async for entry in entries(self._coordination, prefix, after, limit=PAGE):
+                if (number := keys.SCHEMAS.parse(entry.key)[2]) >= newest:  # perhaps a pending one
+                    break
+                held = keys.SCHEMAS.read(entry)
+                if isinstance(held, Unreadable):
+                    known.unreadable = held
+                else:
+                    known.add(number, held.record.schema)
+        known.add(newest, schema)
+        if known.unreadable:  # until this broker can read it
+            self._remembered.pop(topic, None)
 
     async def _record(self, topic: Topic, schema_id: int) -> SchemaRecord | None:
         there = await self._coordination.get(keys.SCHEMAS.key(topic.name, topic.record.incarnation, schema_id))
@@ -263,8 +374,9 @@ class SchemaVersions:
 
     async def _known(self, name: str) -> Topic | None:
         """Returns a topic as its record is now, with a pending version of its schema ended, so that nothing is decided
-        about it; None if there is none."""
+        about it; None if there is none. Raises NeedsNewerBroker."""
         await self._catalog.refresh(name)
+        self._catalog.check_readable(name)
         topic = self._catalog.get(name)
         if topic and topic.record.state == "active":
             await self.finish(topic)
@@ -275,7 +387,7 @@ class SchemaVersions:
         Returns the records of the sources as they were then."""
         found: list[dict[str, Any]] = []
         sources: list[Compare] = []
-        if unheld(topic.layout.values, columns) is None:
+        if unheld(topic.layout.values, columns, by_name) is None:
             return sources
         async for entry in entries(self._coordination, keys.SUBSCRIPTIONS.prefix()):
             held = keys.SUBSCRIPTIONS.read(entry)
@@ -288,12 +400,12 @@ class SchemaVersions:
             if source is None or source.record.incarnation != incarnation:
                 continue
             sources.append(Compare(keys.TOPICS.key(name), source.revision))
-            if (field := unheld(source.layout.values, columns)) is not None:
+            if (field := unheld(source.layout.values, columns, by_name)) is not None:
                 rule = (
                     f"this topic gets the dead letters of subscription {subscription!r} of topic {name!r}, which still "
                     "has the field; drop the field there first"
                 )
-                found.append({"field": field, "id": None, "from": None, "to": None, "rule": rule})
+                found.append(_not_held(field, source.layout.values, columns, rule))
         if found:
             raise SchemaIncompatible(f"{found[0]['field']!r}: {found[0]['rule']}", differences=found)
         return sources
@@ -311,14 +423,23 @@ class SchemaVersions:
                 continue
             target = await self._known(name)
             if target is None:
+                targets.append(Compare(keys.TOPICS.key(name), 0))
                 continue
             targets.append(Compare(keys.TOPICS.key(name), target.revision))
-            if (field := unheld(columns, target.layout.values)) is not None:
-                rule = f"the dead-letter topic {target.name!r} lacks the field; change the schema of that topic first"
-                found.append({"field": field, "id": None, "from": None, "to": None, "rule": rule})
+            if (field := unheld(columns, target.layout.values, by_name)) is not None:
+                rule = (
+                    f"the dead-letter topic {target.name!r} {_why(field, columns, target.layout.values)}; change the "
+                    "schema of that topic first"
+                )
+                found.append(_not_held(field, target.layout.values, columns, rule))
         if found:
             raise SchemaIncompatible(f"{found[0]['field']!r}: {found[0]['rule']}", differences=found)
         return targets
+
+
+def _beside_columns(schema: Mapping[str, Any]) -> tuple[list[Any], set[int]]:
+    """Returns what a version states beside its columns: the texts about its fields, and the ids of its identifiers."""
+    return [one.get("doc") for one in schema["fields"]], set(schema.get("identifier-field-ids", ()))
 
 
 def _is_version(stated: Any, columns: pa.Schema) -> bool:
@@ -328,3 +449,21 @@ def _is_version(stated: Any, columns: pa.Schema) -> bool:
         return is_same(columns, parse_schema(with_ids(stated, columns)))
     except InvalidRequest:
         return False
+
+
+def _why(field: str, rows: pa.Schema, held: pa.Schema) -> str:
+    """Returns why columns do not hold rows, by the first field that they do not hold."""
+    there, own = (one.field(field) if field in one.names else None for one in (rows, held))
+    if own is None:
+        return "lacks the field"
+    if there is None:
+        return "requires the field, which the messages would not have"
+    if there.nullable and not own.nullable:
+        return "requires the field, which would be optional"
+    return f"has the type {type_text(own)} for the field, which cannot hold {type_text(there)}"
+
+
+def _not_held(field: str, before: pa.Schema, after: pa.Schema, rule: str) -> dict[str, Any]:
+    """Returns a difference between the columns of two topics, which share no ids."""
+    was, now = (type_text(one.field(field)) if field in one.names else None for one in (before, after))
+    return {"field": field, "id": None, "from": was, "to": now, "rule": rule}

@@ -103,8 +103,8 @@ class UploadRecords:
         write = await newest.find(topic.name, topic.record.incarnation, record.write)
         if write.may_read:
             raise UploadConflict(
-                f"the upload cannot be removed: it belongs to write {record.write}, which has not "
-                "ended and may need the upload"
+                f"the upload cannot be removed: it belongs to the write {record.write}, which has not "
+                "ended and may still need the upload"
             )
         return (write.compare,)
 

@@ -53,8 +53,9 @@ def incarnation_of(upload: str) -> int | None:
 def check_write(write: str) -> str:
     """Returns the `{writer}/{number}` of a write as it is. Raises InvalidRequest for any other text."""
     if not _WRITE.fullmatch(write) or int(write.rpartition("/")[2]) >= 2**63:
-        forms = "a writer (1 to 128 of A-Z a-z 0-9 . _ -), a slash, and a number below 2^63"
-        raise InvalidRequest(f"`write` is {write[:200]!r}; it must be {forms}", field="write", value=write[:200])
+        form = "WRITER/NUMBER: WRITER has 1 to 128 of the characters A-Z a-z 0-9 . _ -, and NUMBER is below 2^63"
+        detail = f"`write` is {write[:200]!r}, but must have the form {form}"
+        raise InvalidRequest(detail, field="write", value=write[:200])
     return write
 
 

@@ -1,6 +1,10 @@
 """Opens the store and coordination that the settings name. No other module chooses their kinds."""
 
+import logging
+import os
 import re
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -13,9 +17,11 @@ from seaweedq.coordination.sqlite import EmbeddedCoordination
 from seaweedq.errors import InvalidRequest
 from seaweedq.extras import install_command
 from seaweedq.settings import Settings
+from seaweedq.storage.file_cache import FileCache
 from seaweedq.storage.interface import ObjectStore
 from seaweedq.storage.local import LocalStore
 
+logger = logging.getLogger("seaweedq")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # and no slashes: a URL written wrongly, not a folder
 
 
@@ -47,6 +53,34 @@ def open_store(settings: Settings, ids: Ids, pools: Pools | None = None) -> Open
     return LocalStore(url, ids, pools)
 
 
+def cores(cgroup: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
+    """Returns the number of cores that this process may use: those of its affinity, within the CPU quota of its
+    container (cgroup version 2)."""
+    known = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):
+        quota, period = cgroup.read_text().split()
+        return min(float(known), int(quota) / int(period))  # a quota of "max" is no number
+    return float(known)
+
+
+def open_cache(settings: Settings, clock: Clock, stack: AsyncExitStack) -> FileCache | None:
+    """Opens the cache of a store on the network, if the settings name a folder for it; `stack` closes it. A disk that
+    does not work only costs the cache. Raises InvalidRequest if the path cannot be a folder of this process."""
+    if not settings.cache_dir or not settings.store_path.startswith("s3://"):
+        return None
+    try:
+        cache = FileCache(Path(settings.cache_dir), settings.cache_bytes, clock)
+    except (PermissionError, FileExistsError, NotADirectoryError) as error:
+        raise InvalidRequest(
+            f"cache_dir={settings.cache_dir!r} is not a folder that the broker can write to: {error}", field="cache_dir"
+        ) from None
+    except OSError as error:
+        logger.warning("nothing is cached on disk, because cache_dir=%r cannot be used: %s", settings.cache_dir, error)
+        return None
+    stack.callback(cache.close)
+    return cache
+
+
 def _s3(settings: Settings, pools: Pools) -> OpenStore:
     try:
         import s3fs  # noqa: F401
@@ -70,7 +104,7 @@ def open_coordination(settings: Settings, clock: Clock, pools: Pools) -> Coordin
     """Opens the coordination that the settings name. If coordination needs a thread, `pools` has it. Raises
     InvalidRequest if an extra is not installed, or if a file cannot be read."""
     if not settings.coordination.startswith(ETCD):
-        poll_s = POLL_S if settings.brokers > 1 else ALONE_S
+        poll_s = POLL_S if settings.brokers.most > 1 else ALONE_S
         embedded = EmbeddedCoordination(settings.data_dir / "coordination.db", clock, poll_s=poll_s)
         pools.add(embedded.thread)
         return embedded
@@ -115,7 +149,7 @@ def _check_encrypted(settings: Settings) -> None:
     if settings.auth == "required" and far and not settings.etcd_ca_file and not settings.allow_plain_etcd:
         raise InvalidRequest(
             f"auth=required, but the connection to etcd at {far[0]} has no TLS, so anyone who can "
-            "modify its traffic can grant themselves every permission; set etcd_ca_file, or set "
-            "allow_plain_etcd=true if nobody else can reach that network",
+            "modify its traffic can gain every permission; set etcd_ca_file, or set "
+            "allow_plain_etcd=true if nobody else can reach the network between this broker and etcd",
             field="allow_plain_etcd",
         )

@@ -16,6 +16,7 @@ import sys
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from shlex import quote
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import typer
@@ -25,19 +26,24 @@ from seaweedq.broker.cluster.suspecting import OwnRevocations
 from seaweedq.broker.imports.reader_process import ReaderProcess
 from seaweedq.broker.rebuild import COMMAND
 from seaweedq.broker.rpc.client import Peers
-from seaweedq.cli.server.backends import open_coordination, open_store
+from seaweedq.cli.server.backends import cores, open_cache, open_coordination, open_store
 from seaweedq.cli.server.credentials import certificate_of, cluster_secret, draw_admin_token, trust_of
-from seaweedq.cli.server.http_server import HttpServer, listen, url_of
+from seaweedq.cli.server.http_server import HttpServer, grpc_port_of, listen, url_of
 from seaweedq.cli.server.journals import journal_setup, new_holdings
 from seaweedq.cli.server.live_line import LiveLine, shown_live
 from seaweedq.cli.server.machine import check_folders, keep_others_out
+from seaweedq.cli.server.member_process import wish_line
 from seaweedq.cli.server.stop_signals import StopDeadline, Stopped, StopSignals, log_hanging
-from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.clock import CpuClock, SystemClock, SystemIds
 from seaweedq.concurrency.pools import Pools
 from seaweedq.errors import Fenced, SeaweedqError, Unavailable
+from seaweedq.extras import needs
 from seaweedq.import_worker import COMMAND as IMPORT_WORKER
 from seaweedq.settings import Settings
 from seaweedq.storage.instrumented import InstrumentedStore
+
+if TYPE_CHECKING:
+    from seaweedq.cli.server.tracing import ProcessTraces
 
 
 def listen_for_peers(settings: Settings) -> socket.socket | None:
@@ -53,8 +59,29 @@ def peer_url_of(settings: Settings, listener: socket.socket | None) -> str:
     return url_of(advertised or settings.host, listener, "https")
 
 
+def grpc_url_of(settings: Settings) -> str:
+    """Returns the URL at which clients reach the gRPC port; empty without one."""
+    if not settings.grpc_port:
+        return ""
+    host = urlsplit(settings.advertise_url).hostname or {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(
+        settings.host, settings.host
+    )
+    scheme = "grpcs" if settings.tls_cert_file else "grpc"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.grpc_port}"
+
+
+def traces_of(settings: Settings) -> "ProcessTraces | None":
+    """Returns the spans of this process, if the settings ask for them. Raises MissingExtra."""
+    if not settings.otel_endpoint:
+        return None
+    with needs("otel", "otel_endpoint"):
+        from seaweedq.cli.server.tracing import ProcessTraces
+    return ProcessTraces(settings)
+
+
 OVERTIME_S = 4.0  # beyond shutdown_s, before a stop that hangs is ended
 AGAIN_S = 1.0
+WISH_S = 5.0
 logger = logging.getLogger("seaweedq")
 
 
@@ -74,6 +101,7 @@ class BrokerProcess:
         self._certificate = certificate_of(settings)
         self._trust = trust_of(settings, self._certificate)
         self._pools: list[Pools] = []  # of all lives, as long as calls hang there
+        self._traces = traces_of(settings)
 
     def run(self) -> None:
         """Runs lives until a signal. Raises the error of a failed first start, and errors that every start would
@@ -83,6 +111,11 @@ class BrokerProcess:
             gc.unfreeze()
             gc.collect()  # what the life that ended had frozen would stay for ever
             logger.warning("this broker is starting again under a new broker id")
+
+    def close(self) -> None:
+        """Sends the last spans."""
+        if self._traces is not None:
+            self._traces.close()
 
     def hanging(self) -> list[str]:
         """Returns the thread pools with hanging calls, and the number of these calls."""
@@ -123,20 +156,25 @@ class BrokerProcess:
             if peer_listener:
                 stack.callback(peer_listener.close)
             url = url_of(self._settings.host, listener, "https" if self._certificate else "http")
+            grpc_port = grpc_port_of(self._settings, self._certificate)
+            if grpc_port:
+                stack.push_async_callback(grpc_port.stop)
             broker = Broker(self._environment(url, peer_url_of(self._settings, peer_listener), stack))
             stack.push_async_callback(self._end, broker)
             stack.callback(asyncio.create_task(self._limit_loss(broker), name="deadline of a lost life").cancel)
             broker.lock()
-            if self._settings.brokers == 1:  # others may be writing
+            if self._settings.brokers.most == 1:  # others may be writing
                 await broker.process.store.sweep_temporary()
             if await started(broker, self._stop):
                 self.was_ready = True
-                server = HttpServer(broker, self._stop, self._certificate, peer_listener)
+                server = HttpServer(broker, self._stop, self._certificate, peer_listener, grpc_port)
                 gc.freeze()  # of S3's client alone a full collection takes 50 ms, in which nobody is answered
                 for one in filter(None, (listener, peer_listener)):
                     one.listen(2048)  # a reader of the greeting may connect
                 with suppress(OSError):  # a closed pipe is no reason not to serve
                     greet(self._settings, broker)
+                if self._settings.member:
+                    stack.callback(asyncio.create_task(tell_wishes(broker), name="wishes for the parent").cancel)
                 with shown_live(broker, self._line):
                     await server.run_until_stopped(listener)
         return broker.lost.is_set() and not self._stop.asked
@@ -178,6 +216,10 @@ class BrokerProcess:
             partial(ReaderProcess.start, IMPORT_WORKER),
             pools=pools,
             peer_url=peer_url,
+            grpc_url=grpc_url_of(settings),
+            cache=open_cache(settings, clock, stack),
+            cpu_s=CpuClock(cores()),
+            traces=self._traces,
         )
 
 
@@ -197,9 +239,15 @@ def run(settings: Settings, line: LiveLine | None = None) -> None:
     stop = StopSignals(deadline, settings.shutdown_delay_s, settings.shutdown_s + OVERTIME_S)
     process = BrokerProcess(settings, stop, deadline, line)
     stop.handle()
-    process.run()
+    try:
+        process.run()
+    finally:
+        process.close()
     if hanging := process.hanging():
-        logger.warning("the process ends without waiting for calls that hang: %s", ", ".join(hanging))
+        logger.warning(
+            "the broker's process ends now, although calls in its thread pools have not returned: %s",
+            ", ".join(hanging),
+        )
         logging.shutdown()
         os._exit(0)  # the interpreter would wait for their threads
 
@@ -231,6 +279,16 @@ async def started(broker: Broker, stop: StopSignals) -> bool:
         return False
     starting.result()
     return True
+
+
+async def tell_wishes(broker: Broker) -> None:
+    """Tells the parent process (`wish_in`), while this broker leads, how many brokers the load needs and which are the
+    least used. A broker that waits for a rebuild leads nothing."""
+    while broker.waiting is None:
+        await asyncio.sleep(WISH_S)
+        if wish := broker.leadership.wish():
+            with suppress(OSError):
+                typer.echo(wish_line(*wish))
 
 
 def greet(settings: Settings, broker: Broker) -> None:

@@ -8,27 +8,34 @@ without any of its characters.
 The certificate file and the key file are read every EVERY_S. If two successive reads find the same new pair, and the
 key matches the certificate, new connections use the new pair; existing connections keep the old one. If the new pair is
 invalid, the broker logs a warning and keeps the old pair. A single read is not enough, because it may happen between
-the writes of the two files.
+the writes of the two files. The CA file of client certificates is judged alone: a new one counts, though the pair
+beside it is invalid.
 
 Brokers on one machine (`brokers`) share one certificate, which need not name a loopback address, because they trust the
 certificate itself. A new certificate is trusted after the first read and used after the second, so every member trusts
 it before any member uses it."""
 
 import asyncio
+import hashlib
 import logging
 import os
 import secrets
 import ssl
-from collections.abc import Callable
-from contextlib import suppress
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, NoReturn
 
 from seaweedq.access.tokens import draw
 from seaweedq.clock import SystemIds
 from seaweedq.errors import InvalidRequest
 from seaweedq.journal.disk import Disk
 from seaweedq.settings import Settings
+
+if TYPE_CHECKING:
+    from seaweedq.api.connections.handshakes import ClientContext
 
 SECRET_FILE = "cluster-secret"
 MIN_CHARACTERS, GOOD_CHARACTERS = 16, 32
@@ -118,21 +125,25 @@ def draw_admin_token(settings: Settings) -> None:
 
 EVERY_S = 3.0  # two reads are over within the 10 s that the settings promise
 Trust = Callable[[], ssl.SSLContext]
+Contents = tuple[bytes | str, ...]  # of the files, in the order of the settings, or why one cannot be read
 
 
 class Certificate:
-    """A certificate and its key. Raises InvalidRequest at the start if the key does not match the certificate."""
+    """A certificate and its key, and the CAs of client certificates. Raises InvalidRequest at the start if the key does
+    not match the certificate."""
 
-    def __init__(self, cert_file: Path, key_file: Path) -> None:
-        self._files = cert_file, key_file
+    def __init__(self, cert_file: Path, key_file: Path, client_ca_file: Path | None = None) -> None:
+        self._files = {"tls_cert_file": cert_file, "tls_key_file": key_file}
+        if client_ca_file:
+            self._files["client_ca_file"] = client_ca_file
         try:
-            self._shown = self._read()
-            self._context = _context(cert_file, key_file)
-            self._members = _members_context(cert_file)
-        except (OSError, ValueError) as error:
-            told = self._words(error)
-            raise InvalidRequest(told, field=told.partition("=")[0]) from None
-        self._seen = self._unfit = b""
+            self._shown = _all_read(self._read())
+            self._context, self._h2_context = self._new_contexts(self._shown)
+        except ValueError as error:
+            raise InvalidRequest(str(error), field=str(error).partition("=")[0]) from None
+        self._members = _members_context(self._shown[0])
+        self._seen: Contents = ()
+        self._unfit: Contents = ()
 
     def context(self) -> ssl.SSLContext:
         """Returns the TLS context for a new connection."""
@@ -148,49 +159,85 @@ class Certificate:
             await asyncio.sleep(EVERY_S)
             await asyncio.to_thread(self.refresh)
 
+    def h2_context(self) -> ssl.SSLContext:
+        """Returns the TLS context for a new connection of gRPC."""
+        return self._h2_context
+
+    def client_ca(self) -> bytes:
+        """Returns the SHA-256 of the CA file of client certificates, by which new connections are judged."""
+        return self._context.client_ca
+
     def refresh(self) -> None:
-        """Reads the files. Uses a changed pair if it equals the previous read and the key matches the certificate."""
-        try:
-            content, failure = self._read(), None
-        except OSError as error:
-            content, failure = str(error).encode(), error
-        if content == self._shown:
-            self._seen = self._unfit = b""
-        elif content != self._seen:
-            self._seen = content
+        """Reads the files. Uses a changed pair and a changed CA file if they equal the previous read, and are valid."""
+        found = self._read()
+        if found == self._shown:
+            self._seen = self._unfit = ()
+        elif found != self._seen:
+            self._seen = found
             with suppress(OSError, ValueError):  # the next read tells why
-                self._members.load_verify_locations(self._files[0])
-        elif content != self._unfit:
-            self._show(content, failure)
+                self._members.load_verify_locations(cadata=_text(_all_read(found[:1])[0]))
+        elif found != self._unfit:
+            self._show(found)
 
-    def _show(self, content: bytes, failure: Exception | None) -> None:
+    def _show(self, found: Contents) -> None:
+        """Uses what is valid: a CA that was removed from its file must not count on because the pair is invalid."""
+        for first, name in enumerate(("tls_cert_file", "client_ca_file")):
+            pair, ca = (self._shown[:2], found[2:]) if first else (found[:2], self._shown[2:])
+            if (*pair, *ca) == self._shown:
+                continue
+            try:
+                wanted = _all_read((*pair, *ca))
+                self._context, self._h2_context = self._new_contexts(wanted)
+            except ValueError as error:
+                self._unfit = found
+                logger.warning("%s; the broker continues to use the previous certificate", error)
+            else:
+                self._shown = wanted
+                logger.info("%s=%s was renewed; new connections use the new certificate", name, self._files[name])
+
+    def _read(self) -> Contents:
+        found: list[bytes | str] = []
+        for name, file in self._files.items():
+            try:
+                found.append(file.read_bytes())
+            except OSError as error:
+                found.append(f"{name}={file} cannot be read: {_reason(error)}")
+        return tuple(found)
+
+    def _new_contexts(self, contents: tuple[bytes, ...]) -> tuple["ClientContext", "ClientContext"]:
+        """Returns the contexts of HTTP and of gRPC with these contents. Raises ValueError as `_new_context`."""
+        found = self._new_context(contents), self._new_context(contents)
+        found[1].set_alpn_protocols(["h2"])
+        return found
+
+    def _new_context(self, contents: tuple[bytes, ...]) -> "ClientContext":
+        """Returns a context with these contents. Raises ValueError, which names the file that is wrong, if only one is;
+        OpenSSL does not report the file."""
+        certificate, key, *ca = contents
         try:
-            if failure:
-                raise failure
-            self._context = _context(*self._files)
+            context = _context(certificate, key)
         except (OSError, ValueError) as error:
-            self._unfit = content
-            logger.warning("%s; the broker continues to use the previous certificate", self._words(error))
-            return
-        self._shown = content
-        logger.info("tls_cert_file=%s was renewed; new connections use the new certificate", self._files[0])
-
-    def _read(self) -> bytes:
-        return b"\0".join(file.read_bytes() for file in self._files)
-
-    def _words(self, error: Exception) -> str:
-        """Describes what is wrong, and in which file if only one is wrong; OpenSSL does not report the file."""
-        cert_file, key_file = self._files
-        if isinstance(error, OSError) and error.filename:
-            setting = "tls_cert_file" if Path(error.filename) == cert_file else "tls_key_file"
-            return f"{setting}={error.filename} cannot be read: {_reason(error)}"
-        if not _holds_certificate(cert_file):
-            return f"tls_cert_file={cert_file} contains no PEM certificate"
-        if "PEM lib" in str(error):
-            return f"tls_key_file={key_file} contains no PEM key"
-        return (
-            f"tls_cert_file={cert_file} and tls_key_file={key_file} are not a certificate and its key: {_reason(error)}"
-        )
+            cert_file, key_file, *_ = self._files.values()
+            if not _is_certificate(certificate):
+                raise ValueError(f"tls_cert_file={cert_file} contains no PEM certificate") from None
+            if "PEM lib" in str(error):
+                raise ValueError(f"tls_key_file={key_file} contains no PEM key") from None
+            raise ValueError(
+                f"tls_cert_file={cert_file} and tls_key_file={key_file} are not a certificate and its key: "
+                f"{_reason(error)}"
+            ) from None
+        for content in ca:
+            try:
+                context.load_verify_locations(cadata=_text(content))
+            except (OSError, ValueError) as error:
+                raise ValueError(
+                    f"client_ca_file={self._files['client_ca_file']} is not a CA certificate: {_reason(error)}"
+                ) from None
+            context.verify_mode = ssl.CERT_OPTIONAL
+            context.num_tickets = 0  # a session that goes on shows no certificate, which may not count any more
+            context.options |= ssl.OP_NO_TICKET
+            context.client_ca = hashlib.sha256(content).digest()
+        return context
 
 
 def certificate_of(settings: Settings) -> Certificate | None:
@@ -200,15 +247,22 @@ def certificate_of(settings: Settings) -> Certificate | None:
     missing = [name for name, path in given.items() if not path]
     if len(missing) == 1:
         raise InvalidRequest(
-            f"setting {missing[0]} is missing: TLS needs both a certificate and its key", field=missing[0]
+            f"the setting {missing[0]} is missing: TLS needs both a certificate and its key", field=missing[0]
         )
-    return None if missing else Certificate(*map(Path, given.values()))
+    ca_file = Path(settings.client_ca_file) if settings.client_ca_file else None
+    if missing and ca_file:
+        raise InvalidRequest(
+            "the setting client_ca_file needs tls_cert_file and tls_key_file, because a client can present a "
+            "certificate only over TLS",
+            field="client_ca_file",
+        )
+    return None if missing else Certificate(Path(given["tls_cert_file"]), Path(given["tls_key_file"]), ca_file)
 
 
 def trust_of(settings: Settings, own: Certificate | None) -> Trust | None:
     """Returns a function that makes the TLS context with which this broker verifies other brokers at https URLs; None
     means the system's CAs. Raises InvalidRequest."""
-    if settings.brokers > 1 and own:
+    if settings.brokers.most > 1 and own:
         return own.trust_of_members
     if not settings.tls_ca_file:
         return None
@@ -220,31 +274,63 @@ def trust_of(settings: Settings, own: Certificate | None) -> Trust | None:
     return lambda: trusted
 
 
-def _context(cert_file: Path, key_file: Path) -> ssl.SSLContext:
+def _context(certificate: bytes, key: bytes) -> "ClientContext":
     """Returns a context for TLS 1.2 or newer. Raises OSError, and ValueError for an encrypted key, because nobody could
     type the password."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    from seaweedq.api.connections.handshakes import ClientContext  # with FastAPI: a broker alone needs it
+
+    context = ClientContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-    context.load_cert_chain(cert_file, key_file, password=_no_password)
+    with _as_file(certificate) as cert_file, _as_file(key) as key_file:
+        context.load_cert_chain(cert_file, key_file, password=_no_password)
     return context
 
 
-def _members_context(cert_file: Path) -> ssl.SSLContext:
+@contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """Gives the path of an unnamed file of this process alone, because OpenSSL takes no bytes: a file of the disk may
+    change between its read and OpenSSL's."""
+    if sys.platform == "linux":
+        with os.fdopen(os.memfd_create("pem"), "wb") as memory:
+            memory.write(content)
+            memory.flush()
+            yield f"/proc/self/fd/{memory.fileno()}"
+    else:
+        with NamedTemporaryFile() as file:
+            file.write(content)
+            file.flush()
+            yield file.name
+
+
+def _members_context(certificate: bytes) -> ssl.SSLContext:
     """Returns a context that trusts exactly this certificate, whatever the host name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.load_verify_locations(cert_file)
+    context.load_verify_locations(cadata=_text(certificate))
     return context
 
 
-def _holds_certificate(cert_file: Path) -> bool:
+def _is_certificate(content: bytes) -> bool:
     try:
-        _members_context(cert_file)
+        _members_context(content)
     except (OSError, ValueError):
         return False
     return True
+
+
+def _text(content: bytes) -> str:
+    """Returns PEM without comments' other characters, which OpenSSL refuses."""
+    return content.decode("ascii", "ignore")
+
+
+def _all_read(found: Contents) -> tuple[bytes, ...]:
+    """Returns the contents of files that could all be read. Raises ValueError."""
+    for one in found:
+        if isinstance(one, str):
+            raise ValueError(one)
+    return tuple(one for one in found if isinstance(one, bytes))
 
 
 def _no_password() -> NoReturn:

@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from ipaddress import ip_address
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from pydantic_settings import EnvSettingsSource
 
 from seaweedq.cli.shared.usage import must
 from seaweedq.errors import InvalidRequest
+from seaweedq.json_reasons import of_field
 from seaweedq.settings import Settings
 from seaweedq.units import unit_of, value_of
 
@@ -39,8 +41,8 @@ OTHERS = {
     "SEAWEEDQ_CA_FILE",
 }
 # Kubernetes tells each pod of all services, by such names and values. A service named `seaweedq` sets SEAWEEDQ_PORT,
-# one named `seaweedq-peer` SEAWEEDQ_PEER_PORT.
-_PORTS = ("port", "peer_port")
+# one named `seaweedq-peer` SEAWEEDQ_PEER_PORT, and so on.
+_PORTS = ("port", "peer_port", "grpc_port")
 _SERVICE_LINK = re.compile("(tcp|udp|sctp)://")
 _OF_SERVICES = re.compile(
     r"SEAWEEDQ(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?)"
@@ -58,6 +60,10 @@ class _Variables(EnvSettingsSource):
         is_of_service = field_name in _PORTS and value is not None and _SERVICE_LINK.match(value)
         return None if is_of_service else value, field_name, False
 
+    def field_is_complex(self, field: FieldInfo) -> bool:
+        """Tells that no variable is JSON, not even the one of a range."""
+        return False
+
 
 def settings_of(config: Path | None, given: dict[str, Any]) -> Settings:
     """Reads the settings from the command line, SEAWEEDQ_* variables and a TOML file. Raises InvalidRequest, which
@@ -74,13 +80,14 @@ def settings_of(config: Path | None, given: dict[str, Any]) -> Settings:
         if field is None:
             raise InvalidRequest(f"{_origin(name, named, config)}: {_no_setting(name)}", field=name) from None
         value = re.sub("://.*@", "://***@", repr(texts.get(name, first["input"])), flags=re.DOTALL)  # a URL's password
-        shown = f"={value}" if field.repr else ""  # a secret is not printed
-        if first["type"] == "string_pattern_mismatch":
-            reason = f"expected a value such as {' or '.join(field.examples or ())}"
+        shown = value if field.repr else ""  # a secret is not printed
+        if first["type"] == "value_error":
+            said = f"setting {name}{shown and '='}{shown}: {must(first)}"
         else:
-            reason = f"it {must(first)}" if first["type"] != "value_error" else must(first)
-        origin = _origin(name, named, config)
-        raise InvalidRequest(f"setting {name}{shown}: {reason} (given by {origin})", field=name) from None
+            is_form = first["type"] == "string_pattern_mismatch"
+            reason = f"must be a value such as {' or '.join(field.examples or ())}" if is_form else must(first)
+            said = of_field(f"setting {name}", reason, shown)
+        raise InvalidRequest(f"{said} (given by {_origin(name, named, config)})", field=name) from None
 
 
 def _in_numbers(given: Mapping[str, Any], origin: Callable[[str], str]) -> dict[str, Any]:
@@ -91,7 +98,7 @@ def _in_numbers(given: Mapping[str, Any], origin: Callable[[str], str]) -> dict[
             try:
                 found[name] = value_of(name, value)
             except ValueError as error:
-                raise InvalidRequest(f"setting {name}={error} (given by {origin(name)})", field=name) from None
+                raise InvalidRequest(f"setting {name} {error} (given by {origin(name)})", field=name) from None
     return found
 
 
@@ -141,7 +148,7 @@ def check_auth(settings: Settings) -> None:
     reached = _reached(settings)
     if settings.auth == "auto" and reached:
         raise InvalidRequest(
-            f"setting auth='auto' is not enough with {reached}, because other machines can reach this broker. "
+            f"setting auth='auto' cannot be used with {reached}, because other machines can reach this broker. "
             "Set auth=required to require tokens (docs/operate/security.md), or auth=none to let everyone who can "
             "connect read, write and delete everything",
             field="auth",
@@ -163,24 +170,24 @@ def check_advertised(settings: Settings) -> None:
         )
 
 
-def check_peer_port(settings: Settings) -> None:
-    """Raises InvalidRequest if peer_port is also a port for clients, or if its URL is set without the port."""
-    if not settings.peer_port:
-        if settings.advertise_peer_url:
-            raise InvalidRequest(
-                f"setting advertise_peer_url={settings.advertise_peer_url!r} needs the setting "
-                "peer_port; set peer_port, or leave advertise_peer_url out",
-                field="advertise_peer_url",
-            )
-        return
-    last = 0 if settings.member else settings.brokers - 1
-    if settings.port and abs(settings.peer_port - settings.port) <= last:
+def check_ports(settings: Settings) -> None:
+    """Raises InvalidRequest if two ports are the same, or if the URL of peer_port is set without the port."""
+    if not settings.peer_port and settings.advertise_peer_url:
         raise InvalidRequest(
-            f"setting peer_port={settings.peer_port} must differ from the ports that clients use: port={settings.port}"
-            + (f" and the {last} ports after it" if last else "")
-            + "; choose another peer_port",
-            field="peer_port",
+            f"setting advertise_peer_url={settings.advertise_peer_url!r} needs the setting "
+            "peer_port; set peer_port, or leave advertise_peer_url out",
+            field="advertise_peer_url",
         )
+    last = 0 if settings.member else settings.brokers.most - 1
+    ports = {name: port for name in _PORTS if (port := getattr(settings, name))}
+    for (other, taken), (name, port) in combinations(ports.items(), 2):
+        if abs(port - taken) <= last:
+            raise InvalidRequest(
+                f"setting {name}={port} must differ from {other}={taken}"
+                + (f" and the {last} ports after it" if last else "")
+                + f"; choose another {name}",
+                field=name,
+            )
 
 
 def check_journal(settings: Settings) -> None:
@@ -203,13 +210,13 @@ def check_journal(settings: Settings) -> None:
 
 def check_members(settings: Settings) -> None:
     """Raises InvalidRequest for settings that do not fit several brokers on one machine."""
-    if settings.member > (settings.brokers if settings.brokers > 1 else 0):
+    if settings.member > (settings.brokers.most if settings.brokers.most > 1 else 0):
         raise InvalidRequest(
             f"setting member={settings.member} cannot be used with brokers={settings.brokers}; "
             "leave member out, because the parent process sets it",
             field="member",
         )
-    if settings.brokers == 1:
+    if settings.brokers.most == 1:
         return
     if settings.coordination != "embedded":
         raise InvalidRequest(
@@ -220,16 +227,17 @@ def check_members(settings: Settings) -> None:
     for name, url in (("advertise_url", settings.advertise_url), ("advertise_peer_url", settings.advertise_peer_url)):
         if url:
             raise InvalidRequest(
-                f"setting {name}={url!r} cannot be used with {settings.brokers} brokers, which cannot "
+                f"setting {name}={url!r} cannot be used with {settings.brokers.most} brokers, which cannot "
                 "share one URL; leave the setting out, so that each broker advertises the address on "
                 "which it listens",
                 field=name,
             )
-    for name, port in (("port", settings.port), ("peer_port", settings.peer_port)):
-        if port and not settings.member and port + settings.brokers - 1 > 65_535:
+    for name in _PORTS:
+        port = getattr(settings, name)
+        if port and not settings.member and port + settings.brokers.most - 1 > 65_535:
             raise InvalidRequest(
-                f"setting {name}={port} is too high: {settings.brokers} brokers need as many "
-                "consecutive ports, up to port 65535",
+                f"setting {name}={port} is too high: {settings.brokers.most} brokers need {settings.brokers.most} "
+                "consecutive ports, and the highest port is 65535",
                 field=name,
             )
 

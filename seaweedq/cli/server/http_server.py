@@ -1,10 +1,10 @@
-"""The HTTP server of a broker: from binding its port to shutting down in order.
+"""The HTTP server of a broker, and its gRPC port: from binding its port to shutting down in order.
 
 A shutdown after a signal has three steps. First, for `shutdown_delay_s`, `/readyz` answers 503 and each answer closes
 its connection, so that load balancers and clients turn to other brokers; everything else works as before. Second, the
 broker hands over its segments and subscriptions. Third, it closes the port, ends waiting requests, and completes the
-others. Each further signal ends the present step. A lost lease skips all steps. Errors in a step are logged, and the
-shutdown continues.
+others; gRPC clients get GOAWAY. Each further signal ends the present step. A lost lease skips all steps. Errors in a
+step are logged, and the shutdown continues.
 
 Each request that uvicorn cannot read causes a log line, and anyone can send such requests; `OnceInAWhile` limits these
 lines."""
@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from errno import EADDRINUSE
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -31,7 +31,11 @@ from seaweedq.broker.broker import Broker
 from seaweedq.cli.server.credentials import Certificate
 from seaweedq.cli.server.machine import connections_of, raise_limit
 from seaweedq.cli.server.stop_signals import StopSignals
+from seaweedq.extras import needs
 from seaweedq.settings import Settings
+
+if TYPE_CHECKING:
+    from seaweedq.api.grpc.server import GrpcServer
 
 EACH_S = 10.0
 
@@ -89,9 +93,18 @@ def url_of(host: str, listener: socket.socket, scheme: str = "http") -> str:
     return f"{scheme}://{shown}:{listener.getsockname()[1]}"
 
 
+def grpc_port_of(settings: Settings, certificate: Certificate | None) -> "GrpcServer | None":
+    """Binds the gRPC port, if the settings ask for it. Raises OSError, MissingExtra."""
+    if not settings.grpc_port:
+        return None
+    with needs("grpc", "grpc_port"):
+        from seaweedq.api.grpc.server import GrpcServer
+    return GrpcServer(settings, listen(settings, settings.grpc_port), certificate.h2_context if certificate else None)
+
+
 class HttpServer(uvicorn.Server):
     """A uvicorn server with the broker's own shutdown. The process handles signals, not uvicorn. The port for brokers
-    (`peer_listener`) is served for as long as the port for clients."""
+    (`peer_listener`) and the one for gRPC are served for as long as the port for clients."""
 
     def __init__(
         self,
@@ -99,13 +112,15 @@ class HttpServer(uvicorn.Server):
         stop: StopSignals,
         certificate: Certificate | None = None,
         peer_listener: socket.socket | None = None,
+        grpc: "GrpcServer | None" = None,
     ) -> None:
         settings, application = broker.process.settings, Application(broker)
         connections = application.connections
-        connections.most, connections.reserve = connections_of(settings.max_connections, raise_limit())
+        files = raise_limit() // (4 if grpc else 1)  # a connection to gRPC has three more (api/grpc/relay)
+        connections.most, connections.reserve = connections_of(settings.max_connections, files)
         connections.most_per_address = settings.max_connections_per_address or max(1, connections.most // 4)
         application.forwarded.most = connections.most_per_address
-        bounds = ConnectionBounds(
+        self._bounds = bounds = ConnectionBounds(
             settings.head_timeout_s,
             settings.answer_timeout_s,
             application.unread,
@@ -115,6 +130,8 @@ class HttpServer(uvicorn.Server):
             settings.request_timeout_s,
             application.addresses,
         )
+        if certificate:
+            broker.callers.certificates.ca = certificate.client_ca
         protocol: Callable[..., asyncio.Protocol] = partial(BoundedProtocol, bounds=bounds)
         of_clients = _with_tls(protocol, certificate.context, bounds) if certificate else protocol
         super().__init__(_config(application, of_clients, settings))
@@ -122,6 +139,7 @@ class HttpServer(uvicorn.Server):
         self._stop = stop
         self._certificate = certificate
         self._peer_listener = peer_listener
+        self._application, self.grpc = application, grpc
         if peer_listener:
             of_peers = _with_tls(protocol, broker.keyring.tls.server, bounds, "peer")
             self._peer_config = _config(application.at_peer_port, of_peers, settings)
@@ -134,6 +152,8 @@ class HttpServer(uvicorn.Server):
             tasks.append(asyncio.create_task(self._certificate.follow(), name="renewal of the certificate"))
         try:
             await self.serve(sockets=[listener])
+            if self.grpc:
+                await self.grpc.stop()
         finally:
             for task in tasks:
                 task.cancel()
@@ -141,6 +161,8 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Serves both ports, with the same rules for connections and for shutting down."""
         await super().startup(sockets)
+        if self.grpc:
+            await self.grpc.start(self._broker, self._application, self._bounds)
         if self._peer_listener:
             config, loop = self._peer_config, asyncio.get_running_loop()
             config.load()
@@ -164,6 +186,8 @@ class HttpServer(uvicorn.Server):
             logger.exception("the hand-over to other brokers failed with an unexpected error; stopping without it")
         finally:
             self._broker.begin_stop()
+            if self.grpc:
+                self.grpc.begin_stop(LOST_S if lost.is_set() else DRAIN_S)
             if lost.is_set():
                 self.config.timeout_graceful_shutdown = LOST_S
             self.should_exit = True

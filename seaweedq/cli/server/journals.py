@@ -65,7 +65,7 @@ def journal_setup(
         settings.mirror_patience_s,
     )
     if settings.journal_kind != FILE:
-        logger.info("rate at which the journal may write objects to the store: %s", why)
+        logger.info("the journal writes objects to the store at most at this rate: %s", why)
 
     def open_journals(store: ObjectStore, level: Level, seen: SeenNow, mirrors: Mirrors) -> Journals:
         files = FileJournals(home, disk, ids, settings.journal_file_bytes, level, seen)

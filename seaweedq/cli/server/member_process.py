@@ -32,9 +32,8 @@ def check_folder(settings: Settings) -> None:
     folder = settings.data_dir / JOURNALS
     if folder.is_dir() and any(folder.iterdir()):
         raise InvalidRequest(
-            f"{folder} contains messages that a single broker has not written to Parquet files "
-            "yet; start that broker once more without the setting brokers, and stop it with "
-            "SIGTERM",
+            f"{folder} contains messages of a broker that ran without the setting `brokers`, and these messages are "
+            "not in Parquet files yet; start that broker once more without `brokers`, and stop it with SIGTERM",
             field="brokers",
         )
 
@@ -54,6 +53,7 @@ def member_command(program: Sequence[str], settings: Settings, member: int) -> l
         "--member": member,
         "--port": port,
         "--peer-port": settings.peer_port + member - 1 if settings.peer_port else 0,
+        "--grpc-port": settings.grpc_port + member - 1 if settings.grpc_port else 0,
     }
     return [*program, *(str(word) for option in decided.items() for word in option)]
 
@@ -92,6 +92,18 @@ def exit_words(code: int) -> str:
     return f"was killed by {names.get(-code, f'signal {-code}')}"
 
 
+def wish_line(brokers: int, urls: Sequence[str]) -> str:
+    """Returns the line with which the member that leads tells its parent how many brokers the load needs. `urls` are
+    those of the running brokers, the least used one first."""
+    return f"seaweedq wants {brokers} brokers, least used first: {' '.join(urls)}"
+
+
+def wish_in(line: bytes) -> tuple[int, list[str]] | None:
+    """Parses a line of `wish_line`; None for any other line."""
+    found = re.fullmatch(rb"seaweedq wants (\d{1,9}) brokers, least used first: (.*)", line)
+    return (int(found[1]), found[2].decode(errors="replace").split()) if found else None
+
+
 GREETING = re.compile(rb"^seaweedq \S+ at (http\S+), ")
 CHUNK_BYTES = 64 * 1024
 POLL_S = 0.05
@@ -115,27 +127,32 @@ class Lines:
         return lines
 
 
-class Life:
-    """A started process. `ended` returns its exit code (negative for a signal) and sets `lived_s`."""
+Wished = Callable[[int, list[str]], None]
 
-    def __init__(self, number: int, process: asyncio.subprocess.Process, pastes: bool) -> None:
+
+class Life:
+    """A started process. `ended` returns its exit code (negative for a signal) and sets `lived_s`. `wished` gets each
+    wish that it prints."""
+
+    def __init__(self, number: int, process: asyncio.subprocess.Process, pastes: bool, wished: Wished) -> None:
         self.number = number
         self.url = ""
         self.lived_s = 0.0
         self.greeted = asyncio.Event()
         self.ended = asyncio.create_task(self._end())
         self._process = process
+        self._wished = wished
         self._pastes = pastes  # whether the lines below its greeting are passed on
         self._began_s = time.monotonic()
 
     @classmethod
-    async def begin(cls, number: int, command: Sequence[str], stdin: int, pastes: bool) -> "Life":
+    async def begin(cls, number: int, command: Sequence[str], stdin: int, pastes: bool, wished: Wished) -> "Life":
         """Starts the process in its own session, so that Ctrl-C and a closed terminal reach only the parent. Raises
         OSError."""
         process = await asyncio.create_subprocess_exec(
             *command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
-        return cls(number, process, pastes)
+        return cls(number, process, pastes, wished)
 
     def signal(self, number: int) -> None:
         """Sends a signal, if the process is still running."""
@@ -180,13 +197,19 @@ class Life:
         if found := GREETING.match(line):
             self.url = found[1].decode()
             self.greeted.set()
+        if wish := wish_in(line):
+            self._wished(*wish)
+            return
         if not line.startswith(b"  "):
             _write(sys.stdout.buffer, b"[%d] %b\n" % (self.number, line))
         elif self._pastes:
             _write(sys.stdout.buffer, b"%b\n" % line)
 
     def _pass_log(self, line: bytes) -> None:
-        _write(sys.stderr.buffer, b"[%d] %b\n" % (self.number, line))
+        if line.startswith(b'{"'):  # a JSON document stays one
+            _write(sys.stderr.buffer, b'{"number":%d,%b\n' % (self.number, line[1:]))
+        else:
+            _write(sys.stderr.buffer, b"[%d] %b\n" % (self.number, line))
 
 
 def _write(stream: BinaryIO, line: bytes) -> None:
@@ -200,7 +223,8 @@ logger = logging.getLogger("seaweedq")
 class Member:
     """Broker `number`, started by `command`, with `lifeline` at its stdin. Create it in a running loop.
 
-    `grace_s` is how long the broker may take to stop. `end_lease` is called with the number when a process has ended.
+    `grace_s` is how long the broker may take to stop. `end_lease` is called with the number when a process has ended,
+    and `wished` with each wish of a broker that leads.
     """
 
     def __init__(
@@ -210,8 +234,10 @@ class Member:
         lifeline: int,
         grace_s: float,
         end_lease: Callable[[int], Awaitable[None]],
+        wished: Wished,
     ) -> None:
         self.number = number
+        self._wished = wished
         self._end_lease = end_lease
         self._command, self._lifeline, self._grace_s = command, lifeline, grace_s
         self._life: Life | None = None
@@ -233,7 +259,7 @@ class Member:
                 return 0 if ended_in_order(code, greeted) else 1
             self._was_ready |= greeted
             if hopeless(code, self._was_ready):
-                logger.error("broker %d %s before it was ready; stopping all brokers", self.number, exit_words(code))
+                logger.error("broker %d %s before it was ready", self.number, exit_words(code))
                 return code
             quick = 0 if self._asked else quick_ends(quick, life.lived_s if life else 0.0)
             if not self._asked:
@@ -264,6 +290,16 @@ class Member:
         if self._life:
             self._life.signal(signal.SIGTERM)
 
+    @property
+    def url(self) -> str:
+        """Returns the broker's URL, as it greeted; empty before."""
+        return self._life.url if self._life else ""
+
+    @property
+    def stopping(self) -> bool:
+        """Returns whether the broker was stopped for good."""
+        return self._stopping
+
     def kill(self) -> None:
         """Kills the broker."""
         if self._life:
@@ -272,7 +308,7 @@ class Member:
     async def _begin(self) -> Life | None:
         pastes = self.number == 1 and not self._was_ready
         try:
-            self._life = await Life.begin(self.number, self._command, self._lifeline, pastes)
+            self._life = await Life.begin(self.number, self._command, self._lifeline, pastes, self._wished)
         except OSError as error:
             logger.error("cannot start broker %d: %s", self.number, error)
             return None

@@ -7,9 +7,11 @@ os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # Arrow reads it once, when 
 import ctypes
 import gc
 import inspect
+import json
 import logging
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -40,6 +42,8 @@ seaweedq serve --data-dir /var/lib/seaweedq --port 9000
 SEAWEEDQ_FLUSH_MAX_AGE_S=10s seaweedq serve
 
 seaweedq serve --config broker.toml
+
+seaweedq serve --brokers 1..8
 """
 
 
@@ -70,6 +74,23 @@ def _option(name: str, field: FieldInfo, group: str) -> inspect.Parameter:
     )
 
 
+class JsonLines(logging.Formatter):
+    """Formats each record as a JSON document on one line: `time` (UTC), `level`, `logger`, `message`, the ids of the
+    trace and the span within which it was logged, and `exception` if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        document = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        document |= getattr(record, "traced", {})  # cli/server/tracing
+        if record.exc_info:
+            document["exception"] = self.formatException(record.exc_info)
+        return json.dumps(document, ensure_ascii=False)
+
+
 @with_settings
 def serve(
     config: Annotated[
@@ -77,24 +98,24 @@ def serve(
     ] = None,
     **given: Any,
 ) -> None:
-    """Run a broker with a data folder until SIGTERM or Ctrl-C. You can also set every option as a SEAWEEDQ_* variable,
-    or as a key in the TOML file that --config names.
+    """Run a broker until SIGTERM or Ctrl-C. You can also set every option as an environment variable SEAWEEDQ_*, or as
+    a key in the TOML file that --config names.
 
-    The first line on stdout contains the broker's URL, even with --port 0. The log goes to stderr. On a terminal, the
-    command shows the broker's load on a line that it keeps up to date, unless --brokers starts several brokers.
+    The broker prints its URL as the first line on stdout, and its log on stderr.
 
     Write a DURATION as a number of seconds, or with units: 500ms, 90s, 1h30m, 7d, 2w. Write a SIZE as a number of
-    bytes, or with a unit: 10GB (GB is 10^9), 512MiB (MiB is 2^20).
-    """
+    bytes, or with a unit: 10GB (GB is 10^9), 512MiB (MiB is 2^20)."""
     try:
         settings = settings_of(config, given)
     except InvalidRequest as error:
         complain(one_line(error))
         raise typer.Exit(2) from None
-    line = LiveLine.at_terminal() if settings.brokers == 1 else None  # before anybody keeps a stream
+    line = LiveLine.at_terminal() if settings.brokers.most == 1 else None  # before anybody keeps a stream
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    if settings.log_format == "json":
+        logging.getLogger().handlers[0].setFormatter(JsonLines())
     _log_audit_as_json()
     if not settings.member:  # else the parent has said it
         for warning in unknown_variables(os.environ):
@@ -112,16 +133,16 @@ def _run(settings: Settings, line: LiveLine | None) -> None:
         check_auth,
         check_journal,
         check_members,
-        check_peer_port,
+        check_ports,
     )
     from seaweedq.cli.server.stop_signals import end_with_parent
 
     check_auth(settings)
     check_advertised(settings)
     check_members(settings)
-    check_peer_port(settings)
+    check_ports(settings)
     check_journal(settings)
-    if settings.brokers > 1 and not settings.member:
+    if settings.brokers.most > 1 and not settings.member:
         from seaweedq.cli.server.supervise import supervise  # a broker needs none of it
 
         _keep_imported()

@@ -83,7 +83,7 @@ def log_hanging(goes_on: bool = False) -> None:
 def _say(goes_on: bool) -> None:
     follows = "the program restarts" if goes_on else "the process ends"
     logger.error(
-        "the broker did not stop in time: %s without waiting any longer; the journal still contains all messages",
+        "the broker did not stop in time, so %s without waiting any longer; the journal still contains all messages",
         follows,
     )
     faulthandler.dump_traceback(all_threads=True)

@@ -1,7 +1,9 @@
 """The parent process of several brokers on one machine: locks the data folder, starts the brokers, and restarts a
 broker that ends.
 
-The parent serves no requests and handles no messages. SIGTERM and SIGINT stop all brokers; a second signal ends their
+The parent serves no requests and handles no messages. If `brokers` is a range, it starts the least number, and then as
+many as the broker that leads wishes (`wish_in`). It starts them at once, and stops one at a time, the least used of
+those beyond the least number, whose ports stay. SIGTERM and SIGINT stop all brokers; a second signal ends their
 `shutdown_delay_s`, and a third kills them. SIGHUP restarts the brokers one after another. If the parent is killed, the
 stdin of its children closes, and they stop (`end_with_parent`).
 
@@ -16,15 +18,16 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from seaweedq.cli.server.backends import open_coordination, open_store
 from seaweedq.cli.server.credentials import cluster_secret
 from seaweedq.cli.server.given_settings import check_members
 from seaweedq.cli.server.machine import check_folders, keep_others_out
-from seaweedq.cli.server.member_process import Member, check_folder, homes, member_command, own_program
+from seaweedq.cli.server.member_process import Member, Wished, check_folder, homes, member_command, own_program
 from seaweedq.cli.shared.common import counted
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.concurrency.pools import Pools
@@ -33,7 +36,7 @@ from seaweedq.coordination.membership import end_life, journals_of
 from seaweedq.errors import DataFolderInUse, SeaweedqError
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.home_folder import FolderLock, known_id
-from seaweedq.settings import Settings
+from seaweedq.settings import BrokerRange, Settings
 
 WITHIN_S = 5.0
 logger = logging.getLogger("seaweedq")
@@ -46,7 +49,7 @@ async def end_lease(settings: Settings, number: int) -> None:
             await _end_lives(settings, number)
     except (SeaweedqError, OSError) as error:
         logger.warning(
-            "could not revoke the lease of broker %d, so the lease remains until it expires: %s",
+            "could not revoke the lease of broker %d (%s); the lease remains until it expires",
             number,
             str(error) or "no answer in time",
         )
@@ -110,7 +113,7 @@ def _wait_for_orphans(settings: Settings) -> None:
         try:
             lock.acquire()
         except DataFolderInUse as error:
-            logger.warning("waiting until a broker whose parent process has ended stops: %s", error)
+            logger.warning("waiting for an orphaned broker to stop: %s", error)
             lock.acquire(_grace_s(settings))
         lock.release()
 
@@ -125,38 +128,54 @@ async def _run(settings: Settings, program: Sequence[str], lifeline: int) -> int
     await store.sweep_temporary()  # files of interrupted puts, as no broker writes now
     await store.close()
     grace_s = _grace_s(settings)
-    members = [
-        Member(number, member_command(program, settings, number), lifeline, grace_s, partial(end_lease, settings))
-        for number in range(1, settings.brokers + 1)
-    ]
-    return await _Parent(members, grace_s, settings.shutdown_delay_s).run()
+
+    def member(number: int, wished: Wished) -> Member:
+        command = member_command(program, settings, number)
+        return Member(number, command, lifeline, grace_s, partial(end_lease, settings), wished)
+
+    return await _Parent(settings.brokers, member, grace_s, settings.shutdown_delay_s).run()
+
+
+def change_of(brokers: BrokerRange, running: Mapping[int, str], wanted: int, urls: Sequence[str]) -> tuple[int, ...]:
+    """Returns the numbers of members to start; or the number, negated, of the one to stop. `running` has the URLs of
+    the members that run, and `urls` those of the brokers, the least used first."""
+    wanted = min(max(wanted, brokers.least), brokers.most)
+    if wanted >= len(running):
+        free = (number for number in range(1, brokers.most + 1) if number not in running)
+        return tuple(islice(free, wanted - len(running)))
+    numbers = {url: number for number, url in running.items() if number > brokers.least}
+    return tuple(-numbers[url] for url in urls if url in numbers)[:1]
 
 
 class _Parent:
-    """Stops and restarts the members when signals arrive, or when a member ends."""
+    """Starts, stops and restarts the members when signals arrive, when a member ends, or when the load changes."""
 
-    def __init__(self, members: Sequence[Member], grace_s: float, delay_s: float) -> None:
-        self._members, self._grace_s, self._delay_s = members, grace_s, delay_s
+    def __init__(
+        self, brokers: BrokerRange, member: Callable[[int, Wished], Member], grace_s: float, delay_s: float
+    ) -> None:
+        self._brokers, self._member, self._grace_s, self._delay_s = brokers, member, grace_s, delay_s
+        self._members: list[Member] = []
+        self._keepers: dict[int, asyncio.Task[int]] = {}  # by the members' numbers
         self._delayed_until_s = 0.0  # of the event loop
         self._stop = asyncio.Event()
-        self._rolling: asyncio.Task[None] | None = None
+        self._changing: asyncio.Task[None] | None = None  # a restart, or the stop of a member
         self._terminal = _has_terminal()
         self._nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._ending, number)
+        for ending in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(ending, self._ending, ending)
         loop.add_signal_handler(signal.SIGHUP, self._hung_up)
-        keepers = [asyncio.create_task(member.keep()) for member in self._members]
-        stopping = asyncio.create_task(self._stop.wait())
-        await asyncio.wait([stopping, *keepers], return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        self._stop.set()
-        if self._rolling:
-            self._rolling.cancel()
+        for number in range(1, self._brokers.least + 1):
+            self._start(number)
+        await self._stop.wait()
+        if self._changing:
+            self._changing.cancel()
         for member in self._members:
-            member.stop()
+            if not member.stopping:
+                member.stop()
+        keepers = [*self._keepers.values()]
         _, late = await asyncio.wait(keepers, timeout=self._grace_s)
         if late:
             which = "it" if len(late) == 1 else "them"
@@ -165,6 +184,51 @@ class _Parent:
             )
             self._kill()
         return max(await asyncio.gather(*keepers))
+
+    def _start(self, number: int) -> None:
+        member = self._member(number, self._wished)
+        self._members.append(member)
+        self._keepers[number] = asyncio.create_task(self._keep(member))
+
+    async def _keep(self, member: Member) -> int:
+        """Keeps a member until it is stopped. If it fails, all are stopped, unless the load alone asked for it."""
+        code = 1
+        try:
+            code = await member.keep()
+        finally:
+            if not member.stopping and member.number <= self._brokers.least:
+                logger.error("stopping all brokers")
+                self._stop.set()
+            elif not self._stop.is_set():
+                self._members.remove(member)
+                del self._keepers[member.number]
+        return code
+
+    def _wished(self, wanted: int, urls: list[str]) -> None:
+        """Follows what a broker that leads has told, unless a change or a restart is in progress."""
+        if self._stop.is_set() or self._brokers.least == self._brokers.most or self._is_changing():
+            return
+        running = {member.number: member.url for member in self._members}
+        for number in change_of(self._brokers, running, wanted, urls):
+            if number > 0:
+                logger.info("starting broker %d, because the load needs %s", number, counted(wanted, "broker"))
+                self._start(number)
+            else:
+                logger.info("stopping broker %d, because the load needs only %s", -number, counted(wanted, "broker"))
+                self._changing = asyncio.create_task(self._retire(-number))
+
+    def _is_changing(self) -> bool:
+        return self._changing is not None and not self._changing.done()
+
+    async def _retire(self, number: int) -> None:
+        member = next(one for one in self._members if one.number == number)
+        member.stop()
+        _, late = await asyncio.wait([self._keepers[number]], timeout=self._grace_s)
+        if late:
+            logger.error("broker %d did not stop within %.0f s; killing this broker", number, self._grace_s)
+            member.kill()
+            await asyncio.wait(late)
+        logger.info("broker %d has stopped", number)
 
     def _ending(self, number: int) -> None:
         name, now_s = signal.Signals(number).name, asyncio.get_running_loop().time()
@@ -192,18 +256,18 @@ class _Parent:
         if closed:
             if not self._nohup:
                 self._ending(signal.SIGHUP)
-        elif self._rolling and not self._rolling.done():
+        elif self._is_changing():
             logger.warning(
-                "SIGHUP ignored, because the previous restart is still in progress; send SIGHUP "
-                "again when the restart is complete"
+                "SIGHUP ignored, because the previous restart, or the stop of a broker, is still in progress; "
+                "send SIGHUP again when it is complete"
             )
         elif not self._stop.is_set():
-            self._rolling = asyncio.create_task(self._roll())
+            self._changing = asyncio.create_task(self._roll())
 
     async def _roll(self) -> None:
-        for member in self._members:
+        for member in [*self._members]:
             logger.info("restart: stopping broker %d of %d", member.number, len(self._members))
-            if not await member.restart():
+            if not await self._restarted(member):
                 logger.error(
                     "restart: broker %d ended before it was ready; the remaining brokers were not restarted",
                     member.number,
@@ -211,6 +275,17 @@ class _Parent:
                 return
             logger.info("restart: broker %d is ready again", member.number)
         logger.info("restart: done")
+
+    async def _restarted(self, member: Member) -> bool:
+        """Restarts a member. Returns whether it became ready; it may also have ended for good, now or before."""
+        if (keeper := self._keepers.get(member.number)) is None:
+            return False
+        restart = asyncio.create_task(member.restart())
+        try:
+            await asyncio.wait([restart, keeper], return_when=asyncio.FIRST_COMPLETED)
+            return restart.done() and restart.result()
+        finally:
+            restart.cancel()
 
 
 def _has_terminal() -> bool:

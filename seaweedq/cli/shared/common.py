@@ -200,7 +200,7 @@ def place(text: str, option: str) -> str | dict[str, str]:
     try:
         return {"timestamp": moment_of(text, datetime.now(UTC)).isoformat()}
     except ValueError as error:
-        raise typer.BadParameter(f"{error}; earliest and latest are also valid", param_hint=option) from None
+        raise typer.BadParameter(f"the value {error}; earliest and latest are also valid", param_hint=option) from None
 
 
 def _parsed(
@@ -212,10 +212,10 @@ def _parsed(
         try:
             found = parse(text)
         except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
+            raise typer.BadParameter(f"the value {error}") from None
         if found < least or (most is not None and found > most):
             bound = f"from {least:,} to {most:,}" if most is not None else f"at least {least:,}"
-            raise typer.BadParameter(f"{text!r} is {found:,} {unit}; it must be {bound}")
+            raise typer.BadParameter(f"the value must be {bound} {unit}, not {text!r}")
         return found
 
     return parsed

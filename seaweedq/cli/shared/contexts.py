@@ -81,7 +81,7 @@ def read_contexts() -> tuple[str | None, Contexts]:
     except (FileNotFoundError, NotADirectoryError):
         return None, {}
     except OSError as error:
-        raise ClientError(f"the file of contexts, {path}, cannot be read: {error.strerror}") from None
+        raise ClientError(f"the contexts file {path} cannot be read: {error.strerror}") from None
     import json
 
     try:

@@ -30,7 +30,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 def _known(formats: Sequence[str], text: str | None) -> str | None:
     if text is not None and text not in formats:
-        raise typer.BadParameter(f"{text!r} must be one of {', '.join(formats)}")
+        raise typer.BadParameter(f"the format must be one of {', '.join(formats)}, not {text!r}")
     return text
 
 

@@ -157,7 +157,8 @@ def _reason(error: Any) -> str:
     if found is None:
         return str(error.message)
     first = found()[0]
-    return f"{str(first['input'])[:100]!r} {must(first)}"
+    value, reason = repr(str(first["input"])[:100]), must(first)
+    return f"the value {reason}, not {value}" if reason.startswith("must ") else f"{value} {reason}"
 
 
 def must(first: Mapping[str, Any]) -> str:

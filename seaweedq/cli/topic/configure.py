@@ -23,23 +23,27 @@ seaweedq topic set flights --retention-max-bytes 1GB --dry-run ·
 seaweedq topic set flights --default retention-max-age-s"""
 
 FlushMaxBytes = Annotated[
-    int | None, size("Write a segment's newest messages to a Parquet file when they reach this size.")
+    int | None,
+    size("When a segment's messages that are not in files yet reach this total size, write them to a Parquet file."),
 ]
 FlushMaxAge = Annotated[
     float | None,
-    duration("Write a segment's newest messages to a Parquet file when the oldest of them reaches this age."),
+    duration(
+        "When the oldest of a segment's messages that are not in files yet reaches this age, write these messages to a "
+        "Parquet file."
+    ),
 ]
-RetentionMaxAge = Annotated[float | None, duration("Delete messages older than this.")]
-RetentionMaxBytes = Annotated[int | None, size("Delete the oldest messages when the topic's stored size exceeds this.")]
+RetentionMaxAge = Annotated[float | None, duration("Delete messages that are older than this duration.")]
+RetentionMaxBytes = Annotated[
+    int | None, size("Delete the oldest messages when the topic's stored size exceeds this size.")
+]
 MaxPayloadBytes = Annotated[
-    int | None, size("Maximum size of a payload, if it should be lower than the broker's setting.")
+    int | None,
+    size("Maximum size of an uploaded payload, up to the broker's setting max_payload_bytes."),
 ]
 Ndjson = Annotated[
     str | None,
-    typer.Option(
-        help="Content of each line in an NDJSON request: a whole message (envelope, the default) or only its "
-        "value (bare)."
-    ),
+    typer.Option(help="Content of each NDJSON line: a whole message (envelope, the default) or only its value (bare)."),
 ]
 Compatibility = Annotated[
     str | None,
@@ -49,8 +53,8 @@ TargetMessages = Annotated[
     int | None, typer.Option(help="Split segments that stay above this number of messages per second.")
 ]
 TargetBytes = Annotated[int | None, size("Split segments that stay above this number of bytes per second.")]
-MinSegments = Annotated[int | None, typer.Option(help="Minimum number of segments.")]
-MaxSegments = Annotated[int | None, typer.Option(help="Maximum number of segments.")]
+MinSegments = Annotated[int | None, typer.Option(help="Minimum number of segments of the topic.")]
+MaxSegments = Annotated[int | None, typer.Option(help="Maximum number of segments of the topic.")]
 CoolDown = Annotated[float | None, duration("Merge segments that stay idle for this long.")]
 Scaling = Annotated[bool | None, typer.Option("--scaling/--no-scaling", help="Split and merge segments automatically.")]
 # The places of options in the configuration. `set --default` takes those of the first table back.
@@ -81,14 +85,17 @@ _PLACES = _DEFAULTS | {
 def create(
     context: typer.Context,
     topic: Topic,
-    format: Annotated[str | None, typer.Option(help="json (the default), bytes or typed.")] = None,
+    format: Annotated[
+        str | None, typer.Option(help="Format of the messages' values: json (the default), bytes or typed.")
+    ] = None,
     schema: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Iceberg schema as JSON, for a typed topic.")
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="File with the Iceberg schema of a typed topic, as JSON."),
     ] = None,
     key_field: Annotated[
-        str | None, typer.Option(help="Name of the top-level field in each value that contains the message's key.")
+        str | None, typer.Option(help="Top-level field of each message's value; this field supplies the key.")
     ] = None,
-    segments: Annotated[int | None, typer.Option(help="Number of initial segments, 1 to 1,024.")] = None,
+    segments: Annotated[int | None, typer.Option(help="Initial number of segments, 1 to 1,024.")] = None,
     flush_max_bytes: FlushMaxBytes = None,
     flush_max_age_s: FlushMaxAge = None,
     retention_max_age_s: RetentionMaxAge = None,
@@ -105,7 +112,7 @@ def create(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Create a topic, or check that an existing one matches the given options."""
+    """Create a topic, or check that an existing topic matches the given options."""
     config = _placed(context.params)
     if schema is not None:
         config["schema"] = _schema(schema)
@@ -144,7 +151,7 @@ def change(
     cool_down_s: CoolDown = None,
     scaling: Scaling = None,
     default: Annotated[
-        list[str] | None, typer.Option(help="Name of an option to reset to its default. Repeatable.")
+        list[str] | None, typer.Option(help="Restore the default of the option with this name. Repeatable.")
     ] = None,
     dry_run: Annotated[
         bool,
@@ -157,7 +164,7 @@ def change(
     config = _placed(context.params)
     _restore(config, default or ())
     if not config:
-        raise typer.BadParameter("give at least one option to change", param_hint="OPTIONS")
+        raise typer.BadParameter("give at least one option that changes a setting of the topic", param_hint="OPTIONS")
     if dry_run and config.keys() != {"retention"}:
         raise typer.BadParameter("this option can be used only with options for retention", param_hint="--dry-run")
     with connect(url) as client:
@@ -181,11 +188,8 @@ def edit(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Edit a topic's settings as JSON in $VISUAL or $EDITOR (default: vi). The command shows the difference, and asks
-    for confirmation before it applies the change.
-
-    Remove a setting from the JSON to restore its default. If the change fails, the command keeps your edited text in a
-    file."""
+    """Edit a topic's settings as JSON in $VISUAL or $EDITOR (default: vi). Remove a setting from the JSON to restore
+    its default."""
     import msgspec
 
     with connect(url) as client:
@@ -200,9 +204,9 @@ def edit(
             try:
                 after = msgspec.json.decode(edited)
             except msgspec.DecodeError as error:
-                raise ClientError(f"{kept} is not a JSON object: {error}") from None
+                raise ClientError(f"{kept} does not contain valid JSON: {error}") from None
             if not isinstance(after, dict):
-                raise ClientError(f"{kept} is not a JSON object: {type(after).__name__}")
+                raise ClientError(f"{kept} must contain a JSON object, not a {type(after).__name__}")
             config = differing(before, after)
             if config:
                 typer.echo(
@@ -261,7 +265,9 @@ def _restore(config: dict[str, Any], names: Sequence[str]) -> None:
     for name in names:
         where = _DEFAULTS.get(name.removeprefix("--"))
         if where is None:
-            raise typer.BadParameter(f"{name!r} must be one of {', '.join(_DEFAULTS)}", param_hint="--default")
+            raise typer.BadParameter(
+                f"the value must be one of {', '.join(_DEFAULTS)}, not {name!r}", param_hint="--default"
+            )
         inside = _group(config, where)
         if where[-1] in inside:
             raise typer.BadParameter(
@@ -300,16 +306,21 @@ Segment = Annotated[int, typer.Argument(min=0, help="ID of the segment.", show_d
 def split(
     topic: Topic,
     segment: Segment,
-    parts: Annotated[int | None, typer.Option(min=2, max=32, help="Number of equal parts; 2 by default.")] = None,
+    parts: Annotated[
+        int | None,
+        typer.Option(min=2, max=32, help="Number of new segments with equal parts of the key range; 2 by default."),
+    ] = None,
     at: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Key hash at which a new part begins. Repeatable, in ascending order."),
+        typer.Option(
+            min=1,
+            help="Key hash at which a new segment begins. Repeatable, in ascending order.",
+        ),
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Split a segment into several segments, each with part of the key range. The command also prints the idle time
-    after which brokers merge the new segments again."""
+    """Split a segment into several segments, each with part of the key range."""
     if parts and at:
         raise typer.BadParameter("use either --at or --parts", param_hint="--at")
     _replace(url, output, topic, segment, "split", {"at": at} if at else {"parts": parts or 2})
@@ -324,24 +335,31 @@ def split(
 def merge(
     topic: Topic,
     segment: Segment,
-    neighbour: Annotated[int, typer.Argument(min=0, help="ID of an adjacent segment.", show_default=False)],
+    neighbour: Annotated[
+        int,
+        typer.Argument(
+            min=0,
+            help="ID of the second segment.",
+            show_default=False,
+        ),
+    ],
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Merge two adjacent segments. If different brokers own the segments to merge, the second segment first moves to
-    the owner of the first segment."""
+    """Merge two segments with adjacent key ranges. If different brokers own the segments, NEIGHBOUR moves to the
+    owner of SEGMENT before the merge."""
     _replace(url, output, topic, segment, "merge", {"with": neighbour})
 
 
 def roll(topic: Topic, segment: Segment, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Seal a segment, and continue its key range in a new segment, which has its own files."""
+    """Seal a segment, and continue its key range in a new segment with its own files."""
     _replace(url, output, topic, segment, "roll", None)
 
 
 def move(
     topic: Topic,
     segment: Segment,
-    to: Annotated[str, typer.Option(help="ID or name of the broker.", show_default=False)],
+    to: Annotated[str, typer.Option(help="ID or name of the new owner.", show_default=False)],
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:

@@ -229,15 +229,14 @@ def history(
         Path | None,
         typer.Option(
             dir_okay=False,
-            help="Draw a picture of the key ranges over time in this file (.png, .svg, .pdf); this needs the "
-            "extra `demo`.",
+            help="Write a chart of the key ranges over time to this file (.png, .svg, .pdf); needs the extra `demo`.",
         ),
     ] = None,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show every segment that a topic has ever had, with its key range, times, predecessors, successors and mean rate.
-    For the last hour, the command also shows the rates and hot keys that the leader has recorded."""
+    """Show all past and present segments of a topic, with key ranges, lifetimes, predecessors, successors, mean rates,
+    and the rates and hot keys of the last hour."""
     if plot:
         _check(plot)
     room = terminal_width()

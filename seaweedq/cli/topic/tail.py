@@ -31,7 +31,7 @@ PAUSE_S = 1.0
 def tail(
     topic: Topic,
     number: Annotated[int, typer.Option("--number", "-n", min=0, max=PAGE, help="Number of messages.")] = 10,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new messages until interrupted.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Also print new messages until Ctrl-C.")] = False,
     key: Annotated[str | None, typer.Option(help="Print only messages with this key.")] = None,
     output: MessageOutput = JSON,
     url: Url = DEFAULT_URL,

@@ -15,7 +15,7 @@ import typer
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, first_url, header_of, lines, say
 from seaweedq.cli.shared.output import JSON, TABLE, WIDE, Output, columns, say_done, say_json, say_page, say_table
 from seaweedq.cli.subscription import print_list
-from seaweedq.cli.topic import configure, history, tail, watch
+from seaweedq.cli.topic import configure, directory, history, tail, watch
 from seaweedq.cli.topic.lineage import NextSplit, share
 from seaweedq.errors import TopicNotFound
 
@@ -202,10 +202,9 @@ app.command(epilog=configure.EDIT)(configure.edit)
 
 @app.command("list", epilog="Examples: seaweedq topic list · seaweedq topic list -o json | jq .name")
 def list_topics(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """List all topics with their messages, sizes, rates over the last 10 s, segments, and largest subscription lag.
-
-    The default table shows only the first 100 topics. `-o wide` and `-o json` show all topics, and name each topic's
-    subscription with the largest lag."""
+    """List all topics, each with its number of messages, size, rate over the last 10 s, number of segments, and
+    largest subscription lag. The default table shows only the first 100 topics; `-o wide` and `-o json` show all
+    topics."""
     with connect(url) as client:
         names, unreadable = [topic["name"] for topic in client.topics()], client.unreadable_topics()
         if unreadable:
@@ -226,15 +225,12 @@ def list_topics(output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
 @app.command(epilog="Examples: seaweedq topic show flights · seaweedq topic show flights --config")
 def show(
     topic: Topic,
-    config: Annotated[bool, typer.Option("--config", help="Show the configuration instead.")] = False,
+    config: Annotated[bool, typer.Option("--config", help="Show only the topic's configuration.")] = False,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show a topic's rates, segments and subscriptions, and example commands for curl, DuckDB and Spark that you can
-    paste.
-
-    With `-o wide`, the command also shows sealed segments and offsets.
-    """
+    """Show a topic's rates, segments and subscriptions, and example commands for curl, DuckDB and Spark. With `-o
+    wide`, the command also shows sealed segments and offsets."""
     with connect(url) as client:
         if config and output != JSON:
             print_config(client.topic(topic))
@@ -246,11 +242,13 @@ def show(
     print_page(found, output)
     value = '{"n": 1}' if found.topic["format"] == "json" else ""
     say("\n" + "\n".join(lines(first_url(url), topic, found.topic["path"], value, header_of(os.environ, url))))
+    for reader, text in directory.calls(found.topic):
+        say(f"\n# {reader}\n{text}")
 
 
 @app.command(epilog="Example: seaweedq topic flush flights")
 def flush(topic: Topic, output: Output = TABLE, url: Url = DEFAULT_URL) -> None:
-    """Write all messages that the brokers have acknowledged so far to Parquet files."""
+    """Write all messages of a topic to Parquet files now, instead of at the next automatic flush."""
     with connect(url) as client:
         client.flush(topic)
     say_done(output, f"all messages of topic {topic} are in files", topic=topic, flushed=True)
@@ -278,7 +276,7 @@ def files(
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """List a topic's files with row counts and sizes. Messages that are not in a file yet are not included."""
+    """List a topic's files with row counts and sizes."""
     with connect(url) as client:
         found, facts = client.files(topic, segment), client.topic(topic)
     if output == JSON:

@@ -28,15 +28,12 @@ HISTORY = 10  # snapshots, at one of which the leader is asked for the last minu
 
 def watch(
     topic: Topic,
-    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the output once, and exit.")] = False,
     output: Output = TABLE,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show a topic's segments live: their key ranges as a bar with rates and owners, the history of the last minutes
-    above the bar, and every split, merge and move.
-
-    The command runs until Ctrl-C. If stdout is not a terminal, the command prints one picture, and then one line for
-    each change."""
+    """Show a topic's segments live until Ctrl-C: their key ranges as a bar with rates and owners, and every split,
+    merge and move."""
     from seaweedq.cli.shared.process import Interrupts
     from seaweedq.cli.topic.watch_picture import WatchHistory
 

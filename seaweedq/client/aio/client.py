@@ -179,12 +179,11 @@ class AsyncClient:
         self, name: str, schema: Mapping[str, Any], *, if_schema_id: int | None = None, dry_run: bool = False
     ) -> dict[str, Any]:
         """Changes a typed topic's schema by adding the given schema as its next version. Returns the `schema_id` of the
-        new version, its `schema` with an id for each field, and `warnings`, which name the publishers and the readers
-        of files that the change affects. Nothing changes if you repeat the call, or set
-        `dry_run`.
+        new version, its `schema` with an id for each field, and `warnings`, which say how each renamed or dropped field
+        affects publishers and readers of files. Nothing changes if you repeat the call, or set `dry_run`.
 
-        Raises SchemaIncompatible (with all `differences`), TopicConflict (if `if_schema_id` is not the newest version),
-        TopicNotFound, InvalidRequest.
+        Raises SchemaIncompatible (with all `differences`; with `schema_id`, the newest version, if `if_schema_id` is
+        that of another one), TopicNotFound, InvalidRequest.
         """
         return await self._run(calls.evolve_schema(name, schema, if_schema_id, dry_run))
 
@@ -230,15 +229,24 @@ class AsyncClient:
         which the leader has recorded the load. Times need a UTC offset. Raises TopicNotFound, InvalidRequest."""
         return await self._run(calls.history(name, since, until, cells))
 
-    async def publish(self, topic: str, messages: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> Published:
+    async def publish(
+        self,
+        topic: str,
+        messages: Mapping[str, Any] | Iterable[Mapping[str, Any]],
+        *,
+        schema_id: int | None = None,
+    ) -> Published:
         """Publishes messages `{"value", "key"?, "headers"?, "timestamp"?, "expires_in_s"?}` in one request.
 
-        Instead of a `value`, a message may have `"reference": {"upload_id": ...}`, which refers to an upload.
+        Instead of a `value`, a message may have `"reference": {"upload_id": ...}`, which refers to an upload. On a
+        typed topic, `schema_id` is the schema version that the messages have; by default, brokers assume the newest
+        version. Raises SchemaMismatch if the version does not exist, or if a message has a value in a field that was
+        dropped since.
 
         If a rate limit refuses the request, nothing is published; the client waits and sends the request again, for at
         most the client's timeout. After an error that leaves the outcome open (ConnectionFailed), the caller must
         decide whether to publish again. A producer avoids such errors."""
-        return await self._run(unhurried(calls.publish(topic, messages), self._patience()))
+        return await self._run(unhurried(calls.publish(topic, messages, schema_id), self._patience()))
 
     async def upload(
         self,
@@ -348,6 +356,7 @@ class AsyncClient:
         max_request_bytes: int = 16 * MIB,
         max_message_bytes: int = MIB,
         delivery_timeout_s: float = 120,
+        schema_id: int | None = None,
     ) -> AsyncProducer:
         """Returns a producer for a topic. The producer sends batches, uses bounded memory, and retries without
         publishing anything twice.
@@ -356,12 +365,13 @@ class AsyncClient:
         rows directly to the owner of their segment, and to all owners concurrently. `batching.Limits` explains the
         limits. The producer uploads values over `max_message_bytes`, and publishes them by reference. Set
         `max_message_bytes` to the broker's own setting; if the broker's limit is smaller, the producer learns it from
-        the broker. A message fails if no broker accepts it within `delivery_timeout_s` of `send`.
+        the broker. A message fails if no broker accepts it within `delivery_timeout_s` of `send`. On a typed topic,
+        `schema_id` is the schema version that all messages and tables have, as for `publish`.
         """
         limits = Limits(linger_ms, batch_messages, batch_bytes, max_buffer_bytes, max_request_bytes)
         patience = self._patience(delivery_timeout_s)
         offload = Offload(topic, patience, self._urls, max_message_bytes)
-        route = Route(topic, patience, self._ids.nonce, self._urls, offload)
+        route = Route(topic, patience, self._ids.nonce, self._urls, offload, schema_id)
         producer = AsyncProducer(route, limits, self._run, self._producers.discard)
         self._producers.add(producer)
         return producer

@@ -114,7 +114,7 @@ class AsyncProducer:
         on_close: Callable[["AsyncProducer"], None],
     ) -> None:
         self._route, self._limits, self._run, self._on_close = route, limits, run, on_close
-        self._now_s = route.patience.monotonic_s
+        self._now_s, self._traces = route.patience.monotonic_s, route.traces
         self._partition: Partitioner[AsyncDelivery] = Partitioner(limits, AsyncDelivery, route.new_id)
         self._map_refresh = MapRefresh()
         self._wake = asyncio.Event()
@@ -142,6 +142,8 @@ class AsyncProducer:
         ValueError for an invalid message. If an earlier batch failed, `send` raises that batch's error, and does not
         accept the message.
         """
+        if self._traces is not None:
+            headers = self._traces.create(self._route.topic, headers)
         is_plain = headers is None and timestamp is None and expires_in_s is None
         offload = self._route.offload
         if is_plain and (row := row_of(value, key, offload.limit_bytes if offload else MOST_BYTES)):
@@ -149,9 +151,9 @@ class AsyncProducer:
             return await self._added(*self._partition.add_row(key, *row, self._now_s))
         line = envelope(value, key, headers, timestamp, expires_in_s)
         if offload and offload.is_large(line):
-            return await self._hold(key, line, offload.line(line))
+            return await self._hold(key, line, offload.line(line), headers)
         await self._wait_for_room(len(line))
-        return await self._added(*self._partition.add_line(key, line, self._now_s()))
+        return await self._added(*self._partition.add_line(key, line, self._now_s(), headers))
 
     async def _added(self, delivery: AsyncDelivery, index: int) -> AsyncReceipt:
         # The task wakes for a batch's first message and for its last: in between it knows all there is.
@@ -178,14 +180,18 @@ class AsyncProducer:
         the upload's progress, from any thread. Raises OSError immediately if the file cannot be read, and otherwise the
         errors of `send`. The receipt raises the errors of the upload, such as UploadMismatch, UploadExpired and
         PayloadTooLarge. If the upload fails, no data of the file is kept."""
+        if self._traces is not None:
+            headers = self._traces.create(self._route.topic, headers)
         arguments = (path, key, headers, content_type, progress, timestamp, expires_in_s)
         job = await asyncio.to_thread(file_job, *arguments)
         assert self._route.offload is not None
-        return await self._hold(key, b"", self._route.offload.file(job))
+        return await self._hold(key, b"", self._route.offload.file(job), headers)
 
-    async def _hold(self, key: str | None, line: bytes, steps: Steps[SentLine]) -> AsyncReceipt:
+    async def _hold(
+        self, key: str | None, line: bytes, steps: Steps[SentLine], headers: dict[str, str] | None
+    ) -> AsyncReceipt:
         await self._wait_for_room(len(line))
-        held = self._partition.hold(key, line, self._now_s())
+        held = self._partition.hold(key, line, self._now_s(), headers)
         task = asyncio.create_task(self._upload(held, steps), name=f"upload-{self._route.topic}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -137,7 +137,7 @@ class AsyncTransport:
                 return await stop.pause(effect.seconds)
             case Together():
                 return await stop.together(self.run, effect)
-        raise TypeError(f"{type(effect).__name__} can be used only by callers that read an answer in pieces")
+        raise TypeError(f"{type(effect).__name__} can be used only where the response is read as a stream")
 
     async def _send(self, effect: Attempt | SignedRequest, stop: AsyncStop) -> Reply:
         request = effect.request if isinstance(effect, Attempt) else effect

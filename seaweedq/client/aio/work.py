@@ -180,9 +180,10 @@ class AsyncWork:
 
     async def _work(self, job: Job) -> None:
         try:
-            done = self._handler(self._message(job.wire, Origin(partial(self._on_answer, job), job.lease)))
-            if inspect.isawaitable(done):
-                await done
+            with self._pulling.processing(job.wire):
+                done = self._handler(self._message(job.wire, Origin(partial(self._on_answer, job), job.lease)))
+                if inspect.isawaitable(done):
+                    await done
             verdict = job.verdict
         except Exception as error:
             verdict = failure_of(job, error)
@@ -250,6 +251,6 @@ class AsyncWork:
                 logger.warning("cannot extend leases: %s", error)
                 return
             except SeaweedqError as error:
-                logger.warning("leases could not be extended; trying again soon: %s", error)
+                logger.warning("leases could not be extended (%s); trying again soon", error)
                 continue
             self._held.record_extension(jobs, set(answered.unknown), sent_s)

@@ -106,12 +106,12 @@ def parse_urls(url: str | Sequence[str]) -> tuple[str, ...]:
     for one in (part.strip() for text in ([url] if isinstance(url, str) else url) for part in text.split(",")):
         parts = urlsplit(one)
         if parts.scheme not in ("http", "https") or not parts.netloc or not _has_valid_port(parts):
-            raise ValueError(f"url is {one!r}; it must be a URL such as http://127.0.0.1:8080")
+            raise ValueError(f"url must be a URL such as http://127.0.0.1:8080, not {one!r}")
         urls.append(one.rstrip("/"))
     if len({urlsplit(one).scheme for one in urls}) > 1:
         raise ValueError(f"url is {url!r}; use http:// for all brokers, or https:// for all brokers")
     if not urls:
-        raise ValueError("url is empty; it must be a URL such as http://127.0.0.1:8080")
+        raise ValueError("url is empty; it must contain at least one URL such as http://127.0.0.1:8080")
     return tuple(dict.fromkeys(urls))
 
 

@@ -26,6 +26,7 @@ import msgspec
 
 from seaweedq.client.core.effects import ARROW, NDJSON
 from seaweedq.client.core.wire import BytesEnvelope, Envelope, encode
+from seaweedq.traces import LINKS, TRACEPARENT
 
 _VERSION, _SCHEMA, _RECORD_BATCH, _BINARY, _UTF8 = 4, 1, 3, 4, 5  # of Arrow's Message.fbs and Schema.fbs
 _CONTINUES = 0xFFFFFFFF  # precedes the length of each head; a length of 0 ends the stream
@@ -195,10 +196,10 @@ class Limits:
     def __post_init__(self) -> None:
         for name, least in (("linger_ms", 0), ("batch_messages", 1), ("batch_bytes", 1), ("max_buffer_bytes", 1)):
             if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if self.batch_bytes > self.max_request_bytes:
             raise ValueError(
-                f"batch_bytes is {self.batch_bytes}; it must be at most max_request_bytes={self.max_request_bytes}"
+                f"batch_bytes must be at most max_request_bytes={self.max_request_bytes}, not {self.batch_bytes}"
             )
 
 
@@ -219,7 +220,8 @@ class ProducerBatch(Generic[D]):
     `is_unfit`: a broker takes no such columns, so the topic has changed.
 
     A `held` batch reserves its position: its content comes later, and all later batches wait. By then it may have
-    failed, with `error`. `upload_id` is the upload that its content names.
+    failed, with `error`. `upload_id` is the upload that its content names. `contexts` are those of its first traced
+    messages, and `traceparent` is that of the request that sends it.
     """
 
     content_type: str
@@ -235,6 +237,13 @@ class ProducerBatch(Generic[D]):
     held: bool = False
     upload_id: str | None = None
     error: Exception | None = None
+    contexts: list[str] = field(default_factory=list)
+    traceparent: str | None = None
+
+    def trace(self, headers: dict[str, str] | None) -> None:
+        """Adds the context in a message's headers."""
+        if headers and TRACEPARENT in headers and len(self.contexts) < LINKS:
+            self.contexts.append(headers[TRACEPARENT])
 
     def unroll(self) -> None:
         """Makes lines of its rows."""
@@ -265,11 +274,13 @@ class Batcher(Generic[D]):
         self._released_s = -inf
         self.accepted = self.finished = 0
 
-    def add_line(self, line: bytes, now_s: float) -> tuple[D, int]:
-        """Adds a message as a line of JSON. Returns the delivery of its batch, and its index in it."""
+    def add_line(self, line: bytes, now_s: float, headers: dict[str, str] | None = None) -> tuple[D, int]:
+        """Adds a message as a line of JSON, which has these headers. Returns the delivery of its batch, and its index
+        in it."""
         size = len(line) + 1
         batch = self._with_room(size, now_s, None)
         batch.unroll()
+        batch.trace(headers)
         batch.lines.append(line)
         return self._added(batch, size)
 

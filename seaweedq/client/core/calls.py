@@ -7,6 +7,7 @@ configuration of topics and subscriptions is as keywords name it; durations and 
 import reprlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypedDict
 from urllib.parse import quote, urlencode
 
@@ -23,7 +24,8 @@ from seaweedq.client.core.wire import (
     envelope,
     reference_envelope,
 )
-from seaweedq.errors import ClientError, InvalidName, SegmentNotFound
+from seaweedq.errors import ClientError, InvalidName, SchemaNotFound, SegmentNotFound
+from seaweedq.traces import TRACEPARENT, of_program
 
 Seconds: TypeAlias = float | str
 Bytes: TypeAlias = int | str
@@ -101,7 +103,7 @@ def write_path(topic: str, writer: str) -> str:
 
 
 def access_path(kind: str, name: str) -> str:
-    """Returns the path of one of the `principals` or `tokens`. Raises as `topic_path`."""
+    """Returns the path of one of the `principals`, `tokens` or `denials`. Raises as `topic_path`."""
     return f"/v1/{kind}/{_part(name, kind.removesuffix('s'))}"
 
 
@@ -223,6 +225,18 @@ def describe_topic(topic: str) -> Steps[tuple[dict[str, Any], dict[str, Any]]]:
     )
 
 
+def with_newest_schema(topic: str, facts: dict[str, Any]) -> Steps[dict[str, Any]]:
+    """Returns a topic as a broker shows it, with the newest version of its schema: asked for a later version, a broker
+    whose watch lags reads the topic's record. The rows that brokers had acknowledged before have no later version."""
+    while facts.get("schema"):
+        try:
+            later = yield from call("GET", f"{topic_path(topic)}/schemas/{facts['schema_id'] + 1}")
+        except SchemaNotFound:
+            break
+        facts = {**facts, "schema": later["schema"], "schema_id": later["schema_id"]}
+    return facts
+
+
 def segments_of_another(created_at: str, known: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Returns the segments of a map that are of another topic of the same name than the one created at that time: the
     first segments of a topic are created with it."""
@@ -244,41 +258,67 @@ def with_removed(topic: str, known: Sequence[Mapping[str, Any]], *named: object)
     return [*known, *found]
 
 
-def publish(topic: str, messages: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> Steps[Published]:
+def of_version(schema_id: int | None) -> dict[str, str]:
+    """Returns the header of messages of a version of a typed topic's schema; none for those of the newest."""
+    return {} if schema_id is None else {"Schema-Id": str(schema_id)}
+
+
+def of_span(traceparent: str | None) -> dict[str, str]:
+    """Returns the header of a request within a span; none without a span."""
+    return {} if traceparent is None else {TRACEPARENT: traceparent}
+
+
+def publish(
+    topic: str, messages: Mapping[str, Any] | Iterable[Mapping[str, Any]], schema_id: int | None
+) -> Steps[Published]:
     """Publishes a message, or several, in one request."""
+    traces = of_program()
+    if traces is None:
+        return (yield from _publish(topic, messages, of_version(schema_id)))
+    with traces.send(topic) as traceparent:
+        return (yield from _publish(topic, messages, of_version(schema_id) | of_span(traceparent)))
+
+
+def _publish(
+    topic: str, messages: Mapping[str, Any] | Iterable[Mapping[str, Any]], headers: Mapping[str, str]
+) -> Steps[Published]:
+    """Publishes messages, which have the same context as their request."""
+    line = partial(_line, context=of_span(headers.get(TRACEPARENT)))
     if isinstance(messages, Mapping):
-        request = publish_request(topic, JSON, _line(messages))
+        request = publish_request(topic, JSON, line(messages), headers)
     elif isinstance(messages, str | bytes | bytearray | memoryview) or not isinstance(messages, Iterable):
         raise _no_message(messages)
     else:
-        request = publish_request(topic, NDJSON, b"\n".join(map(_line, messages)))
+        request = publish_request(topic, NDJSON, b"\n".join(map(line, messages)), headers)
     reply = check((yield request))
     return decode_published(reply.body)
 
 
 def _no_message(given: object) -> TypeError:
     return TypeError(
-        f"a message is a mapping such as {{'value': ..., 'key': ...}}, or several of them in a list; "
-        f"{reprlib.repr(given)} ({type(given).__name__}) is none"
+        f"a message must be a mapping such as {{'value': ..., 'key': ...}}, or a list of such mappings, "
+        f"not {reprlib.repr(given)} ({type(given).__name__})"
     )
 
 
-def _line(message: Mapping[str, Any]) -> bytes:
+def _line(message: Mapping[str, Any], context: Mapping[str, str]) -> bytes:
     if not isinstance(message, Mapping):
         raise _no_message(message)
+    if context:
+        message = {**message, "headers": {**context, **(message.get("headers") or {})}}
     what = "reference" if "reference" in message else "value"
     unknown = message.keys() - {what, "key", "headers", "timestamp", "expires_in_s"}
     if unknown or what not in message:
-        reason = f"unknown fields {sorted(unknown)}" if unknown else "no value"
+        reason = f"a message has no field {min(map(repr, unknown))}" if unknown else "the message has no value"
         raise ValueError(
-            f"the message has {reason}; it must have either value or reference, and can also have "
+            f"{reason}; a message must have either value or reference, and can also have "
             "key, headers, timestamp and expires_in_s"
         )
     if what == "value":
         return envelope(**message)
     reference = message[what]
     if not isinstance(reference, Mapping) or reference.keys() != {"upload_id"}:
-        raise ValueError('a reference must be {"upload_id": ...}')
+        raise ValueError(f'a reference must be {{"upload_id": ...}}, not {reprlib.repr(reference)}')
     more = {name: field for name, field in message.items() if name != what}
     return reference_envelope(str(reference["upload_id"]), **more)
 

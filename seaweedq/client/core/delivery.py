@@ -20,7 +20,7 @@ from msgspec import UNSET, UnsetType
 
 from seaweedq.client.core.attempts import Patience
 from seaweedq.client.core.batching import ProducerBatch, SentLine
-from seaweedq.client.core.calls import call, publish_request, topic_path
+from seaweedq.client.core.calls import call, of_span, of_version, publish_request, topic_path
 from seaweedq.client.core.effects import ARROW, JSON, BlockingCall, Steps
 from seaweedq.client.core.segment_map import KeyRule, Keys, SegmentMap, fetch_map, fetch_rule
 from seaweedq.client.core.streams import ProducerStream
@@ -28,6 +28,7 @@ from seaweedq.client.core.uploading import ANY_BYTES, Upload, abort
 from seaweedq.client.core.wire import Published, decode_published, reference_envelope
 from seaweedq.client.files import Progress, Source
 from seaweedq.errors import InvalidMessages, InvalidRequest, MessageTooLarge, SeaweedqError, TopicNotFound
+from seaweedq.traces import Traces, of_program
 
 
 class _Line(msgspec.Struct):
@@ -203,18 +204,22 @@ def receipt_repr(name: str, outcome: Outcome | None, index: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How a producer's batches reach their topic. `given` are the brokers that the user named."""
+    """How a producer's batches reach their topic. `given` are the brokers that the user named, and the messages have
+    the version `schema_id` of the topic's schema, by default the newest. `traces` makes spans, if the program has
+    configured OpenTelemetry."""
 
     topic: str
     patience: Patience
     new_id: Callable[[], str]
     given: tuple[str, ...] = ()
     offload: Offload | None = None
+    schema_id: int | None = None
+    traces: Traces | None = field(default_factory=of_program)
 
     def fetch_map(self) -> Steps[tuple[SegmentMap, KeyRule]]:
         """Fetches the segment map, and the topic's rule: another topic may have taken its name."""
         seen = yield from fetch_map(self.topic)
-        return seen, (yield from fetch_rule(self.topic))
+        return seen, (yield from fetch_rule(self.topic, self.schema_id))
 
     def deliver(self, stream: ProducerStream[Any], batch: ProducerBatch[Any]) -> Steps[Outcome]:
         """Publishes a batch until a broker accepts it. Every attempt has the same id and sequence, so that none is
@@ -227,6 +232,14 @@ class Route:
         """
         if batch.error:
             raise batch.error
+        if self.traces is None or not batch.contexts:
+            return (yield from self._deliver(stream, batch))
+        with self.traces.span(
+            "send", self.topic, batch.contexts, "CLIENT", is_apart=True, count=batch.count
+        ) as batch.traceparent:
+            return (yield from self._deliver(stream, batch))
+
+    def _deliver(self, stream: ProducerStream[Any], batch: ProducerBatch[Any]) -> Steps[Outcome]:
         try:
             if batch.content_type == ARROW and batch.rows is not None:
                 try:
@@ -299,7 +312,8 @@ class Route:
         params: Mapping[str, str] | None = None,
     ) -> Steps[Outcome]:
         identity = {"Producer-Id": stream.producer_id, "Producer-Sequence": str(batch.sequence)}
-        request = publish_request(self.topic, batch.content_type, batch.content(lines), identity, params)
+        headers = identity | of_version(self.schema_id) | of_span(batch.traceparent)
+        request = publish_request(self.topic, batch.content_type, batch.content(lines), headers, params)
         request = replace(request, urls=stream.urls, repeatable=True, is_hedged=True)
         reply = yield from self.patience.send(request, batch.opened_s)
         published = decode_published(reply.body)

@@ -121,7 +121,7 @@ class PayloadReader:
         """Returns how many bytes of the answer were received before."""
         found = _RANGE.fullmatch(reply.headers.get("content-range", "")) if reply.status == 206 else None
         if reply.status == 206 and (found is None or int(found[1]) != self._at):
-            raise _TransientFailure(Damaged("the answer does not begin at the requested byte"))
+            raise _TransientFailure(Damaged("the broker's answer does not begin at the requested byte of the payload"))
         total = (found[2] if found else reply.headers.get("content-length")) or "*"
         if reply.headers.get("content-encoding", "identity") != "identity":
             raise _TransientFailure(

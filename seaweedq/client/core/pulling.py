@@ -10,19 +10,20 @@ names are judged by the broker alone.
 
 import logging
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite, isnan
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from seaweedq.client.core.attempts import Patience
-from seaweedq.client.core.calls import MAX_WAIT_S, subscription_path
+from seaweedq.client.core.calls import MAX_WAIT_S, of_span, subscription_path
 from seaweedq.client.core.effects import ARROW, JSON, Reply, Request, Steps
 from seaweedq.client.core.message import Item, Verb, bodies, return_of
 from seaweedq.client.core.problems import check
-from seaweedq.client.core.wire import AckResult, decode_ack_result, decode_pull, encode
+from seaweedq.client.core.wire import AckResult, WireMessage, decode_ack_result, decode_pull, encode
 from seaweedq.errors import (
     ClientError,
     Forbidden,
@@ -32,6 +33,7 @@ from seaweedq.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
+from seaweedq.traces import Traces, of_program
 
 # Acks wait for company, but no longer than this, and no more of them than that.
 ACK_LINGER_S = 0.1
@@ -98,6 +100,19 @@ class Pulling:
     late: LateAcks = field(default_factory=LateAcks, init=False)
     lease: str | None = field(default=None, init=False)
     is_ahead: bool = field(default=False, init=False)
+    _traces: Traces | None = field(default_factory=of_program, init=False)
+    _handled: dict[str, str] = field(default_factory=dict, init=False)  # ids, and contexts of spans, until the answer
+
+    @contextmanager
+    def processing(self, wire: WireMessage) -> Iterator[None]:
+        """Makes the span of a handler."""
+        if self._traces is None:
+            yield
+            return
+        with self._traces.process(self.topic, wire.headers, subscription=self.subscription, id=wire.id) as context:
+            if context:
+                self._handled[wire.id] = context
+            yield
 
     def ensure(self) -> Steps[dict[str, Any] | None]:
         """Creates the subscription, and returns it; None if it exists with another configuration, which is used as
@@ -189,7 +204,7 @@ class Pulling:
         failed: SeaweedqError | None = None
         for verb, body in bodies(items, self.consumer):
             try:
-                reply = yield from self.patience.send(self._post(verb, body))
+                reply = yield from self._answered(verb, body)
                 found = decode_ack_result(reply.body).unknown
             except LeaseEnded as error:
                 found = body.get("ids") or [str(error.fields.get("lease"))]
@@ -201,6 +216,18 @@ class Pulling:
         if failed:
             raise failed
         return AckResult(unknown=unknown)
+
+    def _answered(self, verb: Verb, body: dict[str, Any]) -> Steps[Reply]:
+        """Sends one of the answers, within a span if some of its messages were handled within one."""
+        handled, post = self._handled, self._post(verb, body)
+        if self._traces is None or not handled or verb == "extend":
+            return (yield from self.patience.send(post))
+        contexts = [handled.pop(id) for id in body.get("ids", ()) if id in handled]
+        count = len(contexts)
+        with self._traces.span(
+            verb, self.topic, contexts, "CLIENT", is_apart=True, subscription=self.subscription, count=count
+        ) as traceparent:
+            return (yield from self.patience.send(replace(post, headers={**post.headers, **of_span(traceparent)})))
 
     def give_back(self, lease: str | None, ids: Sequence[str] | None) -> Steps[None]:
         """Lets others have what nobody works on, as if it had not been delivered: these messages of a lease, None for
@@ -228,8 +255,8 @@ class Pulling:
             return
         if late := self.late.count_late(unknown, self.patience.monotonic_s()):
             logger.warning(
-                "%d acks of subscription %s of topic %s arrived after the leases of these messages "
-                "had ended, so the messages are redelivered, for example %s; ack sooner, pull fewer "
+                "%d acks of subscription %s of topic %s arrived after the leases of their messages "
+                "had ended, so these messages (for example %s) are redelivered; ack sooner, pull fewer "
                 "messages (max_messages=%d), or raise ack_deadline_s",
                 late,
                 self.subscription,
@@ -275,36 +302,36 @@ def check_pull_options(wanted: PullOptions, consumer: str | None) -> None:
     _check_whole("max_messages", wanted.max_messages, MAX_PULL)
     idle: object = wanted.idle_timeout_s
     if isinstance(idle, bool) or not isinstance(idle, int | float | None):
-        raise TypeError(f"idle_timeout_s is {_shown(idle)}; it must be a number of seconds, or None for no timeout")
+        raise TypeError(f"idle_timeout_s must be a number of seconds, or None for no timeout, not {_shown(idle)}")
     if idle is not None and (not isfinite(idle) or idle < 0):
         raise ValueError(
-            f"idle_timeout_s is {idle}; it must be a finite number of seconds, at least 0, or None for no timeout"
+            f"idle_timeout_s must be a finite number of seconds, at least 0, or None for no timeout, not {idle}"
         )
     if consumer is None:
         return
     if not isinstance(consumer, str):
-        raise TypeError(f"consumer is {_shown(consumer)}; it must be a str, or None for a random name")
+        raise TypeError(f"consumer must be a str, or None for a random name, not {_shown(consumer)}")
     if not 1 <= len(consumer) <= CONSUMER_CHARS:
-        raise ValueError(f"consumer is {reprlib.repr(consumer)}; it must have 1 to {CONSUMER_CHARS} characters")
+        raise ValueError(f"consumer must have 1 to {CONSUMER_CHARS} characters, not {reprlib.repr(consumer)}")
 
 
 def check_work(handler: object, workers: int, max_messages: int | None, max_extension_s: float) -> int:
     """Returns how many messages may wait to be handled. Raises TypeError or ValueError for a pool that cannot be."""
     if not callable(handler):
-        raise TypeError(f"handler is {_shown(handler)}; it must be a function that accepts a message")
+        raise TypeError(f"handler must be a function that accepts a message, not {_shown(handler)}")
     _check_whole("workers", workers, MOST_WORKERS)
     if isinstance(max_extension_s, bool) or not isinstance(max_extension_s, int | float):
-        raise TypeError(f"max_extension_s is {_shown(max_extension_s)}; it must be a number of seconds")
+        raise TypeError(f"max_extension_s must be a number of seconds, not {_shown(max_extension_s)}")
     if isnan(max_extension_s) or max_extension_s < 0:
-        raise ValueError(f"max_extension_s is {max_extension_s}; it must be at least 0 seconds")
+        raise ValueError(f"max_extension_s must be at least 0 seconds, not {max_extension_s}")
     return min(2 * workers, MAX_PULL) if max_messages is None else max_messages
 
 
 def _check_whole(name: str, value: object, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is {_shown(value)}; it must be a whole number from 1 to {most:,}")
+        raise TypeError(f"{name} must be a whole number from 1 to {most:,}, not {_shown(value)}")
     if not 1 <= value <= most:
-        raise ValueError(f"{name} is {value}; it must be a whole number from 1 to {most:,}")
+        raise ValueError(f"{name} must be a whole number from 1 to {most:,}, not {value}")
 
 
 def _shown(value: object) -> str:

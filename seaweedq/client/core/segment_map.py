@@ -5,13 +5,13 @@ A message whose key is missing or cannot be read is sent as one without a key: t
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Annotated, Any
 
 import msgspec
 
-from seaweedq.client.core.calls import call, topic_path
+from seaweedq.client.core.calls import call, schema, topic_path
 from seaweedq.client.core.effects import Request, Steps
 from seaweedq.client.core.problems import check
 from seaweedq.segments.keyrange import hash_key
@@ -82,10 +82,16 @@ def fetch_map(topic: str) -> Steps[SegmentMap]:
     return SegmentMap.from_segments(_decode(reply.body).segments)
 
 
-def fetch_rule(topic: str) -> Steps[KeyRule]:
-    """Fetches a topic's rule, which changes only if another topic takes its name."""
+def fetch_rule(topic: str, schema_id: int | None = None) -> Steps[KeyRule]:
+    """Fetches a topic's rule, which changes if the key field is renamed, or another topic takes its name; for messages
+    of a version of its schema, with the name that the key field has there."""
     facts: dict[str, Any] = yield from call("GET", topic_path(topic))
-    return KeyRule.from_topic(facts)
+    rule = KeyRule.from_topic(facts)
+    if schema_id in (None, facts.get("schema_id")) or rule.field is None or not rule.typed:
+        return rule
+    known = next(one["id"] for one in facts["schema"]["fields"] if one["name"] == rule.field)
+    fields = (yield from schema(topic, schema_id))["fields"]
+    return replace(rule, field=next((one["name"] for one in fields if one["id"] == known), rule.field))
 
 
 EVERY_S, STALE_S = 30.0, 1.0

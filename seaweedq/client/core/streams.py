@@ -149,16 +149,21 @@ class Partitioner(Generic[D]):
         batcher = stream.batcher
         return batcher.join_row(key, value, is_binary, size) or batcher.add_row(key, value, is_binary, size, now_s())
 
-    def add_line(self, key: str | None, line: bytes, now_s: float) -> tuple[D, int]:
-        """Adds a message as a line of JSON. Returns the delivery of its batch, and its index in it."""
+    def add_line(
+        self, key: str | None, line: bytes, now_s: float, headers: dict[str, str] | None = None
+    ) -> tuple[D, int]:
+        """Adds a message as a line of JSON, which has these headers. Returns the delivery of its batch, and its index
+        in it."""
         self.pending_bytes += len(line) + 1
-        return self.routing.stream_of_line(key, line).batcher.add_line(line, now_s)
+        return self.routing.stream_of_line(key, line).batcher.add_line(line, now_s, headers)
 
-    def hold(self, key: str | None, line: bytes, now_s: float) -> Placeholder[D]:
+    def hold(self, key: str | None, line: bytes, now_s: float, headers: dict[str, str] | None = None) -> Placeholder[D]:
         """Reserves the position of a message whose payload is being uploaded; only `line` of it is buffered."""
         self.pending_bytes += len(line) + 1
         batcher = self.routing.stream_of_line(key, line).batcher
-        return Placeholder(batcher, batcher.hold(len(line) + 1, now_s))
+        batch = batcher.hold(len(line) + 1, now_s)
+        batch.trace(headers)
+        return Placeholder(batcher, batch)
 
     def add_rows(self, routed: Sequence[RoutedRows[D]], now_s: float) -> list[D]:
         """Adds rows that the current `routing` has cut. Returns a delivery for each, which others may share."""

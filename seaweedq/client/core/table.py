@@ -34,7 +34,8 @@ from seaweedq.client.core.calls import (
 from seaweedq.client.core.effects import ARROW, BlockingCall, Steps
 from seaweedq.errors import ClientError, FileMissing
 from seaweedq.extras import install_command
-from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.evolution import aliases_of
+from seaweedq.segments.layout import Format, Layout, by_name, identity
 from seaweedq.segments.schema import parse_schema
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ Bounds: TypeAlias = Mapping[int, int] | datetime | None
 EXPIRES = "_expires"
 NOW = "now"  # of a segment map, and of the offsets of a stream
 COUNTED_ROWS = 100_000  # of a batch without columns
+UNKNOWN = -1  # the version of a file that no broker told
 BATCH_ROWS = 32_768  # few enough to stay in a processor's cache until they are used
 
 
@@ -153,12 +155,13 @@ def check_order(starting: object, ending: object, names: tuple[str, str] = ("sta
             first, last = starting[segment], ending[segment]
             if isinstance(first, int) and isinstance(last, int) and first > last:
                 raise ValueError(
-                    f"{start} has offset {first} for segment {segment}; it must be at most the offset "
-                    f"that {end} has for this segment, {last}"
+                    f"for segment {segment}, {start} has offset {first}, but {end} has offset {last}; the start must "
+                    "not be later than the end"
                 )
     elif _is_time(starting) and _is_time(ending) and starting > ending:
         raise ValueError(
-            f"{start} is {starting.isoformat()}; it must not be later than {end}, which is {ending.isoformat()}"
+            f"{start} must not be later than {end}, but {start} is {starting.isoformat()}, and {end} is "
+            f"{ending.isoformat()}"
         )
 
 
@@ -169,7 +172,7 @@ def _is_time(bound: object) -> TypeGuard[datetime]:
 def check_expired(expired: object) -> None:
     """Raises ValueError for what `expired` cannot be."""
     if expired not in get_args(Expired):
-        raise ValueError(f"expired is {expired!r}; it must be one of {', '.join(map(repr, get_args(Expired)))}")
+        raise ValueError(f"expired must be one of {', '.join(map(repr, get_args(Expired)))}, not {expired!r}")
 
 
 def _check(option: str, stated: Mapping[int, int], ends: Mapping[int, int]) -> None:
@@ -182,8 +185,8 @@ def _check(option: str, stated: Mapping[int, int], ends: Mapping[int, int]) -> N
             )
         if not isinstance(offset, int) or not 0 <= offset <= ends[segment]:
             raise ValueError(
-                f"{option} has offset {offset!r} for segment {segment}; it must be between 0 and the "
-                f"segment's end, {ends[segment]}"
+                f"the offset of segment {segment} in {option} must be from 0 to {ends[segment]} (the segment's end), "
+                f"not {offset!r}"
             )
 
 
@@ -209,7 +212,8 @@ class TableRead:
     """A planned read: the columns, the parts of files below `folder`, and the rows that only brokers have. Rows whose
     `_expires` the time `as_of` has reached are left out; without that time none are. `schema` has all columns that
     files have. `alone` is false if others read beside this process, one for each core: then a scan takes one thread,
-    which costs less CPU, and yields small batches. `schema_id` is the version of a typed topic's schema."""
+    which costs less CPU, and yields small batches. `schema_id` is the version of a typed topic's schema;
+    `aliases` are the earlier names of its renamed columns."""
 
     topic: str
     schema: pa.Schema
@@ -221,11 +225,18 @@ class TableRead:
     storage: Mapping[str, Any] = field(default_factory=dict)
     alone: bool = True
     schema_id: int | None = None
+    aliases: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def has_versions(self) -> bool:
         """Tells whether some of the files may be of earlier versions of the topic's schema."""
-        return self.schema_id is not None and any(part.file.schema_id != self.schema_id for part in self.files)
+        return any(self._version(part) is not None for part in self.files)
+
+    @property
+    def is_behind(self) -> bool:
+        """Tells whether some of the files are of a later version than the one that the broker knew, whose names some
+        columns of theirs may not have."""
+        return any((part.file.schema_id or 0) > (self.schema_id or 0) for part in self.files)
 
     def file_batches(self, gone: Callable[[FilePart], bool] | None = None) -> Iterator[pa.RecordBatch]:
         """Yields the rows of files, in the order of `files`; on S3 with the credentials and the endpoint of boto's
@@ -238,9 +249,9 @@ class TableRead:
             return
         store, root = opened(self.folder, self.storage)
         scans: list[list[FilePart]] = []
-        for whole, run in groupby(self.files, lambda part: part.is_whole):
+        for (whole, version), run in groupby(self.files, lambda part: (part.is_whole, self._version(part))):
             parts = [*run]
-            scans += [parts] if whole and not gone else [[part] for part in parts]
+            scans += [parts] if whole and not gone and version != UNKNOWN else [[part] for part in parts]
         for parts in scans:
             try:
                 yield from self._scan(parts, store, root)
@@ -250,8 +261,14 @@ class TableRead:
                 detail = f"not all Parquet files are visible at {self.folder} from this machine: {error}"
                 raise FileMissing(detail, url=self.folder) from None
 
+    def _version(self, part: FilePart) -> int | None:
+        """Returns the version of a file's columns; None for those of the read."""
+        if self.schema_id in (None, part.file.schema_id):
+            return None
+        return UNKNOWN if part.file.schema_id is None else part.file.schema_id
+
     def _scan(self, parts: Sequence[FilePart], store: "FileSystem", root: str) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of whole files, or of one part of a file."""
+        """Yields the rows of whole files, which are of one version of the schema, or of one part of a file."""
         import pyarrow.dataset as ds  # with fsspec it costs 0.3 s, which readers of other rows are spared
 
         parquet = ds.ParquetFileFormat()
@@ -272,9 +289,16 @@ class TableRead:
             names = [*names, EXPIRES]
         # The default pool, mimalloc, gives pages back and faults them in again: as much CPU as the decoding itself.
         pace: dict[str, Any] = {} if self.alone else {"batch_size": BATCH_ROWS, "use_threads": False}
-        data = ds.FileSystemDataset(fragments, self.schema, parquet, store)
-        scan = data.scanner(columns=names, filter=rows, memory_pool=pa.system_memory_pool(), **pace)
-        yield from (self.conform(batch) for batch in scan.to_batches() if batch.num_rows)
+        there = self.schema
+        if self._version(parts[0]) is not None:
+            there = fragments[0].physical_schema.append(SEGMENT).remove_metadata()  # which is read for the rows anyway
+        own = {identity(self.schema.field(name)): name for name in names}
+        named = {one.name: own[identity(one)] for one in there if identity(one) in own}
+        data = ds.FileSystemDataset(fragments, there, parquet, store)
+        scan = data.scanner(columns=[*named], filter=rows, memory_pool=pa.system_memory_pool(), **pace)
+        for batch in scan.to_batches():
+            if batch.num_rows:
+                yield self.conform(batch.rename_columns([named[name] for name in batch.schema.names]))
 
     def empty_batches(self) -> Iterator[pa.RecordBatch]:
         """Yields rows without columns, as many as the plan has, expired or not: nothing is opened or fetched."""
@@ -288,19 +312,22 @@ class TableRead:
             batch = drop_expired(batch, self.as_of)
         if not self.columns.names:
             return batch.select([])  # which keeps the number of rows
-        return conformed(batch, self.columns)
+        return conformed(batch, self.columns, self.schema)
 
     def table(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
         """Returns batches of the read as one table."""
         return pa.Table.from_batches(batches, self.columns)
 
 
-def conformed(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """Returns rows with exactly these columns: null for those that rows of an earlier version of the schema lack, and
-    without those of a later one. Raises ClientError for a value of a later version that does not fit."""
-    present, found = set(batch.schema.names), []
+def conformed(batch: pa.RecordBatch, columns: pa.Schema, known: pa.Schema) -> pa.RecordBatch:
+    """Returns rows with exactly these columns, found by the ids of the `known` ones if rows have ids: null for those
+    that rows of an earlier version of the schema lack, and without those of a later one. Raises ClientError for a value
+    of a later version that does not fit."""
+    places = {by(one): at for by in (by_name, identity) for at, one in enumerate(batch.schema)}
+    found = []
     for one in columns:
-        column = batch.column(one.name) if one.name in present else pa.nulls(batch.num_rows, one.type)
+        at = places.get(identity(known.field(one.name)), places.get(one.name))
+        column = pa.nulls(batch.num_rows, one.type) if at is None else batch.column(at)
         # Arrow would load all its functions also for a cast to the same type.
         found.append(column if column.type == one.type else _cast(column, one))
     return pa.RecordBatch.from_arrays(found, schema=columns)
@@ -364,7 +391,10 @@ def plan_table(topic: str, wanted: ReadOptions) -> Steps[TableRead]:
     found = yield from cover_rows(topic, listed, planned.files)
     tail = (*found.unlisted, *planned.tail)
     as_of, version = expiry_time(answer, wanted.expired), facts.get("schema_id")
-    return TableRead(topic, schema, columns, facts["path"], found.files, tail, as_of, schema_id=version)
+    aliases = aliases_of(facts["schema"]) if facts.get("schema") else {}
+    return TableRead(
+        topic, schema, columns, facts["path"], found.files, tail, as_of, schema_id=version, aliases=aliases
+    )
 
 
 def expiry_time(answer: Mapping[str, Any], expired: Expired) -> datetime | None:

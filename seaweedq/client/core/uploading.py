@@ -309,9 +309,9 @@ def choose_format(what: object, format: Format | None, bare: bool) -> Format:
 def check_format(format: str, bare: bool) -> None:
     """Raises ValueError for an unknown format, and for `bare` with another format than NDJSON."""
     if format not in get_args(Format):
-        raise ValueError(f"format is {format!r}; it must be one of {', '.join(get_args(Format))}")
+        raise ValueError(f"format must be one of {', '.join(get_args(Format))}, not {format!r}")
     if bare and format != "ndjson":
-        raise ValueError(f"bare can be used only with NDJSON, but the format is {format}")
+        raise ValueError(f"`bare` can be used only with NDJSON, but the format is {format}")
 
 
 def import_rows(

@@ -193,4 +193,4 @@ def _check(key: object, headers: object, timestamp: object, expires_in_s: object
 
 
 def _wrong(field: str, given: object, wanted: str) -> TypeError:
-    return TypeError(f"{field} is {reprlib.repr(given)} ({type(given).__name__}); it must be {wanted}")
+    return TypeError(f"{field} must be {wanted}, not {reprlib.repr(given)} ({type(given).__name__})")

@@ -163,7 +163,7 @@ class Producer:
         on_close: Callable[["Producer"], None],
     ) -> None:
         self._route, self._limits, self._run, self._on_close = route, limits, run, on_close
-        self._now_s = route.patience.monotonic_s
+        self._now_s, self._traces = route.patience.monotonic_s, route.traces
         self._partition: Partitioner[Delivery] = Partitioner(limits, Delivery, route.new_id)
         self._map_refresh = MapRefresh()
         self._lock = lock = threading.RLock()
@@ -198,6 +198,8 @@ class Producer:
         """
         if self._is_forked:
             self._check_process()
+        if self._traces is not None:
+            headers = self._traces.create(self._route.topic, headers)
         offload = self._offload
         if headers is None and timestamp is None and expires_in_s is None:
             row = row_of(value, key, offload.limit_bytes if offload else MOST_BYTES)
@@ -213,10 +215,10 @@ class Producer:
                 return Receipt(delivery, index)
         line = envelope(value, key, headers, timestamp, expires_in_s)
         if offload and offload.is_large(line):
-            return self._hold(key, line, offload.line(line))
+            return self._hold(key, line, offload.line(line), headers)
         with self._changed:
             self._wait_for_room(len(line))
-            delivery, index = self._partition.add_line(key, line, self._now_s())
+            delivery, index = self._partition.add_line(key, line, self._now_s(), headers)
             # A thread wakes for a batch's first message and for its last: in between it knows all there is.
             if index in (0, self._last):
                 self._work.notify()
@@ -241,14 +243,16 @@ class Producer:
         errors of `send`. The receipt raises the errors of the upload, such as UploadMismatch, UploadExpired and
         PayloadTooLarge. If the upload fails, no data of the file is kept."""
         self._check_process()
+        if self._traces is not None:
+            headers = self._traces.create(self._route.topic, headers)
         job = file_job(path, key, headers, content_type, progress, timestamp, expires_in_s)
         assert self._route.offload is not None
-        return self._hold(key, b"", self._route.offload.file(job))
+        return self._hold(key, b"", self._route.offload.file(job), headers)
 
-    def _hold(self, key: str | None, line: bytes, steps: Steps[SentLine]) -> Receipt:
+    def _hold(self, key: str | None, line: bytes, steps: Steps[SentLine], headers: dict[str, str] | None) -> Receipt:
         with self._changed:
             self._wait_for_room(len(line))
-            held = self._partition.hold(key, line, self._now_s())
+            held = self._partition.hold(key, line, self._now_s(), headers)
             self._uploads.add(held, steps)
         return Receipt(held.batch.delivery, 0)
 

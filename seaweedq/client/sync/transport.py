@@ -138,7 +138,7 @@ class SyncTransport:
                 return stop.pause(effect.seconds)
             case Together():
                 return stop.together(self.run, effect)
-        raise TypeError(f"{type(effect).__name__} can be used only by callers that read an answer in pieces")
+        raise TypeError(f"{type(effect).__name__} can be used only where the response is read as a stream")
 
     def _send(self, effect: Attempt | SignedRequest, stop: Stop) -> Reply:
         request = effect.request if isinstance(effect, Attempt) else effect

@@ -161,7 +161,8 @@ class Work:
     def _work(self) -> None:
         while job := self._next():
             try:
-                self._handler(self._message(job.wire, Origin(partial(self._on_answer, job), job.lease)))
+                with self._pulling.processing(job.wire):
+                    self._handler(self._message(job.wire, Origin(partial(self._on_answer, job), job.lease)))
                 verdict = job.verdict
             except Exception as error:
                 verdict = failure_of(job, error)
@@ -256,7 +257,7 @@ class Work:
                 logger.warning("cannot extend leases: %s", error)
                 return
             except SeaweedqError as error:
-                logger.warning("leases could not be extended; trying again soon: %s", error)
+                logger.warning("leases could not be extended (%s); trying again soon", error)
                 continue
             with self._changed:
                 self._held.record_extension(jobs, set(answered.unknown), sent_s)

@@ -102,7 +102,9 @@ def compacted(rows: "DataFrame", there: Snapshot, rules: Rules, seen: "Observati
         condition = F.expr(rules.deleted_where)
         kind = kept.select(condition).schema[0].dataType.simpleString()
         if kind != "boolean":  # which Spark would cast, row by row
-            raise ValueError(f"--deleted-where {rules.deleted_where!r} has the type {kind}; it must be a condition")
+            raise ValueError(
+                f"--deleted-where must be a condition, not {rules.deleted_where!r}, which has the type {kind}"
+            )
         return kept.where(~F.coalesce(condition, F.lit(False)))
     except AnalysisException as error:
         raise ValueError(f"--deleted-where {rules.deleted_where!r}: {cause_of(error)}") from None

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from seaweedq.client.core.calls import describe_topic, segments, with_removed
+from seaweedq.client.core.calls import describe_topic, segments, with_newest_schema, with_removed
 from seaweedq.client.core.table import TablePlan, expiry_time, plan, table_schema
 from seaweedq.client.sync.client import Client
 from seaweedq.clock import Ids, SystemIds
@@ -60,9 +60,9 @@ class Target:
 
 @dataclass(frozen=True)
 class Added:
-    """What a job has done: the generation that it added, None if the topic had nothing new, with so many rows of so
-    many that it read, and what it removed. `without_key` counts rows that had no key; `lost` are rows that retention
-    took unread."""
+    """The outcome of a job: the generation that it added, None if the topic had nothing new, with so many rows of so
+    many that it read, and the generations that it removed. `without_key` counts rows that had no key; `lost` are
+    rows that retention took unread."""
 
     job: Job
     topic: str
@@ -78,8 +78,8 @@ class Added:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a topic has at one moment: the ranges of offsets by segment behind `after`, the offsets where they end, and
-    what retention has taken of it unread."""
+    """The state of a topic at one moment: the ranges of offsets by segment behind `after`, the offsets where they end,
+    and the rows that retention has taken unread."""
 
     facts: Mapping[str, Any]
     known: Sequence[Mapping[str, Any]]
@@ -92,6 +92,7 @@ class Snapshot:
     def fetch(client: Client, topic: str, after: Mapping[int, int] | None) -> "Snapshot":
         """Asks brokers. Without offsets all that is there counts, and nothing is lost."""
         facts, answer = client.run(describe_topic(topic))
+        facts = client.run(with_newest_schema(topic, facts))
         there: Sequence[Mapping[str, Any]] = answer["segments"]
         known = segments_of(there)
         ends = {number: one.end for number, one in known.items()}
@@ -218,8 +219,8 @@ class GenerationJob:
     def _check_job(self, newest: Generation) -> None:
         if (newest.job, newest.topic) != (self.kind, self.topic):
             raise ClientError(
-                f"{self.target.to} contains generations of `{newest.job} {newest.topic}`, not of `{self.kind} "
-                f"{self.topic}`; choose another folder"
+                f"{self.target.to} contains the output of `seaweedq spark {newest.job} {newest.topic}`, not of "
+                f"`seaweedq spark {self.kind} {self.topic}`; choose another folder"
             )
 
     def _check(self, topic: Snapshot, newest: Generation | None) -> None:
@@ -250,8 +251,8 @@ class GenerationJob:
                 else "without --partition-by"
             )
             raise ClientError(
-                f"the generations in {self.target.to} were written {was}, and all generations in a folder are read "
-                "together; use the same option, or choose another folder"
+                f"the generations in {self.target.to} were written {was}; all generations in a folder are read "
+                f"together, so run this job {was} too, or choose another folder"
             )
 
     def _write(self, frame: "DataFrame", place: Place, begun: Begun) -> int:

@@ -114,7 +114,7 @@ class Place:
     def parse(given: str) -> "Place":
         """Parses a path, or a URL of file://, s3:// or s3a://. Raises ValueError."""
         if not given or _GLOB.search(given):
-            raise ValueError(f"{given!r} is not a valid folder for generations; it must not contain * ? [ ] {{ }} \\")
+            raise ValueError(f"the folder for generations must not contain any of * ? [ ] {{ }} \\, but is {given!r}")
         path = given.removeprefix("file://")
         scheme, bucket, rest = (*path.partition("://")[::2], "")
         if bucket and scheme in ("s3", "s3a"):
@@ -124,7 +124,7 @@ class Place:
         elif not _SCHEME.match(path):
             path = os.path.abspath(path)
             return Place(given, path, f"file://{path}")
-        raise ValueError(f"{given!r} is not a valid folder for generations; it must be a path, or s3a://BUCKET/FOLDER")
+        raise ValueError(f"the folder for generations must be a path, or s3a://BUCKET/FOLDER, not {given!r}")
 
 
 def check_outside(place: Place, topic_folder: str, topic: str) -> None:
@@ -258,7 +258,7 @@ class Generations:
             folders = [info["name"].rstrip("/").rpartition("/")[2] for info in self._listed("")]
         except Exception as error:  # such as a record that another job removes just now; this generation counts
             logger.warning(
-                "superseded files in %s could not be removed; the next job removes them: %s", self.place.given, error
+                "superseded files in %s could not be removed (%s); the next job removes them", self.place.given, error
             )
             return []
         removed = [name for name in (f"{RECORDS}/{number}.json" for number in gone) if self._remove(name)]
@@ -334,8 +334,9 @@ class Generations:
             begun.state = "lost"
             self._remove(f"{RECORDS}/{begun.number}.json")
         raise ClientError(
-            f"{self.place.given} already has generation {newest}, which possibly does not "
-            f"continue generation {begun.number} of this job. Run the job again"
+            f"{self.place.given} already has generation {newest}, which may lack this job's result: another job "
+            f"perhaps wrote a newer generation without reading generation {begun.number}, which this job wrote. Run "
+            "this job again"
         )
 
     def _check_writable(self, begun: Begun) -> None:
@@ -399,7 +400,8 @@ class Generations:
             found = self.files.find(f"{self._root}/{folder}", withdirs=self.place.local, detail=True)
         except Exception as error:
             logger.warning(
-                "the files in %s of %s could not be listed for removal; the next job removes them: %s",
+                "the folder %s of %s may contain files that are no longer needed, but listing the folder failed (%s); "
+                "the next job tries again",
                 folder,
                 self.place.given,
                 error,
@@ -414,7 +416,7 @@ class Generations:
         except FileNotFoundError:
             return False
         except Exception as error:
-            logger.warning("%s in %s could not be removed; the next job removes it: %s", name, self.place.given, error)
+            logger.warning("%s in %s could not be removed (%s); the next job removes it", name, self.place.given, error)
             return False
         return True
 

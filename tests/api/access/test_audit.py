@@ -99,9 +99,9 @@ async def test_changes_and_denials_are_lines_and_rows(tmp_path: Path, lines: Any
         assert await http.status("GET", "/v1/whoami", token, 1) == 401
         events = [{name: value for name, value in one.items() if name != "time"} for one in lines()]
         here = {"broker": "b0", "address": "127.0.0.1"}
-        admin = {"audit": "change", **here, "principal": "admin", "token": "admin-token-file"}
+        admin = {"audit": "change", **here, "principal": "admin", "token": "admin-token-file", "identity": "token"}
         denied = {"audit": "denial", **here}
-        of_p = {"principal": "p", "token": id_of(token)}
+        of_p = {"principal": "p", "token": id_of(token), "identity": "token"}
         topic = {"path": "/v1/topics/a", "topic": "a"}
         sub = {"path": "/v1/topics/a/subscriptions/s", "topic": "a", "subscription": "s"}
         no_token, no_right = {"status": 401, "reason": "unauthenticated"}, {"status": 403, "reason": "forbidden"}

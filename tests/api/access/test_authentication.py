@@ -60,7 +60,7 @@ NAMES = {
     "upload": "u",
     "principal": "p",
 }
-NAMES |= {"writer": "w", "number": "0"}
+NAMES |= {"writer": "w", "number": "0", "denial": "sub-0"}
 ALWAYS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "FOO")
 
 
@@ -320,7 +320,7 @@ async def test_a_refused_request_is_not_read_and_reserves_nothing(tmp_path: Path
             if rule.kind in (Kind.ACTION, Kind.KNOWN):
                 sent.clear()
                 scope = scope_of(method, path, raw_path=path.encode(), subprotocols=[], extensions={})
-                await asyncio.wait_for(app(scope, receive, send), 5)
+                await asyncio.wait_for(app(scope, receive, send), 15)
                 assert sent[0]["status"] == 401, (method, path)
         assert inside.budget(app._broker).in_flight == 0
 
@@ -349,9 +349,14 @@ def test_which_routes_change_something() -> None:
         *((verb, "/v1/principals/p") for verb in ("PUT", "DELETE")),
         *(
             ("POST", one)
-            for one in ("/v1/tokens", *(f"/v1/cluster/{one}" for one in ("level", "rebuild", "accept-loss")))
+            for one in (
+                "/v1/tokens",
+                "/v1/denials",
+                *(f"/v1/cluster/{one}" for one in ("level", "rebuild", "accept-loss")),
+            )
         ),
         ("DELETE", f"/v1/tokens/{'0' * 16}"),
+        ("DELETE", "/v1/denials/sub-0"),
     }
 
 

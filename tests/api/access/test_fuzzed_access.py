@@ -26,6 +26,7 @@ NAMES = {
     "upload": "u",
     "principal": "p",
     "token": "0",
+    "denial": "sub-0",
     "writer": "w",
     "number": "0",
 }

@@ -341,6 +341,6 @@ def test_a_name_with_a_slash_is_not_the_name_of_something_else(real_broker, real
     real_client.create_topic("raw-path")
     list(real_client.subscribe("raw-path", "kept", start="earliest", idle_timeout_s=0.1))
     for name in ("raw-path%2Fsubscriptions%2Fkept", "raw-path%2fsubscriptions%2Fkept"):
-        answer = httpx.delete(f"{real_broker.url}/v1/topics/{name}", trust_env=False)
+        answer = httpx.delete(f"{real_broker.url}/v1/topics/{name}", timeout=30, trust_env=False)
         assert (answer.status_code, "names in a path cannot contain a slash" in answer.json()["detail"]) == (404, True)
     assert [one["name"] for one in real_client.subscriptions("raw-path")] == ["kept"]

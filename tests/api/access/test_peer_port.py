@@ -150,7 +150,7 @@ async def roll(together: InLoop, ports: bool) -> None:
 
 
 async def test_a_port_for_brokers_comes_and_goes_by_rolling_restarts(tmp_path: Path) -> None:
-    async with in_loop(tmp_path, 2, lease_s=3) as together:
+    async with in_loop(tmp_path, 2) as together:
         await make(together)
         await work(together)
         await roll(together, ports=True)
@@ -165,7 +165,8 @@ async def test_a_rise_of_the_level_beside_ports_for_brokers_fails_no_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, next_level: int
 ) -> None:
     recorded = Recorded(monkeypatch)
-    async with in_loop(tmp_path, 1, level=1, lease_s=3) as together:
+    async with in_loop(tmp_path, 1, level=1) as together:
+        monkeypatch.setattr(inside.level_upgrade(together.brokers[0]), "_lease_s", 3.0)  # for so long a rise waits
         together.peer_ports = True
         later_ones = [await together.begin() for _ in range(2)]
         await together.see()

@@ -10,6 +10,7 @@ import pytest
 
 from seaweedq.access.limits import SWEEP_AT, Account, Accounts, Limits
 from seaweedq.access.rights import ANONYMOUS, Caller
+from seaweedq.api.access import rates as module
 from seaweedq.api.access.rates import Meter, Rates
 from seaweedq.api.request import Connection, Request, release_connection
 from seaweedq.api.routes import SOCKET
@@ -235,7 +236,7 @@ async def test_one_that_waits_to_pay_goes_by_a_limit_raised_meanwhile(
         clock.now_s += 1
         rates.known.principals["u"] = principal("u", bytes_out=1000)
 
-    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))  # loops of other threads sleep, too
     assert isinstance(given.meter, Meter)
     await given.meter.paid("bytes_out")
     assert len(slept) <= 3, slept
@@ -324,7 +325,7 @@ async def test_parts_and_frames_of_a_socket_wait_until_they_are_paid_for(
         slept.append(seconds)
         clock.now_s += seconds
 
-    monkeypatch.setattr("seaweedq.api.access.rates.asyncio.sleep", sleep)
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
     given = matched(request_of(SOCKET, "/v1/topics/t/stream"))
 
     async def receive() -> Any:

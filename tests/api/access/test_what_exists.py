@@ -43,8 +43,10 @@ async def test_an_existing_name_is_answered_as_a_missing_one(http: Http) -> None
         "number": "1",
         "upload": upload["upload_id"],
         "token": id_of(await http.token(principal="p")),
+        "denial": (await http("POST", "/v1/denials", http.admin, json={"kind": "sub", "value": "a"})).json()["id"],
     }
     missing = {**MISSING, "writer": "w2", "number": "2", "upload": f"20260131-0-{nonce}", "token": nonce[:16]}
+    missing["denial"] = f"sub-{nonce}"
     shown = [None, await http.token(principal="nothing"), http.admin[:-1] + "x"]
     tried = 0
     for method, path, rule in ROUTES:

@@ -332,3 +332,29 @@ def test_a_connection_of_a_broker_counts_for_no_address() -> None:
     assert connections.enter(client, "192.0.2.1") is Admission.REGULAR
     connections.leave(client)
     assert not privates.addresses(connections)
+
+
+async def test_the_pieces_of_a_body_come_whole_and_in_order() -> None:
+    letters = [b"%d," % number for number in range(2_000)]  # each a piece of its own, all of them in one read or few
+    large = [bytes([number]) * 100_000 for number in range(5)]  # pieces that are taken as they come
+    bodies: list[bytes] = []
+
+    async def app(_scope: object, receive: Any, send: Any) -> None:
+        pieces, more = [], True
+        while more:
+            message = await receive()
+            more = message["more_body"]
+            pieces.append(message["body"])
+        assert all(type(piece) is bytes for piece in pieces), "others change, once more comes"
+        bodies.append(b"".join(pieces))
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async with serving(app, Limits()) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for chunks in (letters, large, [*large, *letters]):
+            head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+            writer.write(head + b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in chunks) + b"0\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
+            assert bodies.pop() == b"".join(chunks)
+        writer.close()

@@ -118,7 +118,7 @@ async def test_one_of_two_tasks_may_close_while_the_other_one_sends() -> None:
 
     async with raw(app, limits, "") as (reader, writer):
         assert await close_code(reader) == 4401
-        await asyncio.wait_for(ended.wait(), 10)
+        await asyncio.wait_for(ended.wait(), 20)
         writer.write(b"\x81\x02{}")  # instead of a close frame
     await until(lambda: not len(limits.connections))
 
@@ -168,7 +168,7 @@ async def test_a_handshake_whose_client_has_just_gone_is_not_accepted() -> None:
 
     async with serving(app, limits) as port:
         _, writer = await asked(port, "/stream")
-        await asyncio.wait_for(refused.wait(), 10)
+        await asyncio.wait_for(refused.wait(), 20)
         writer.close()
         await until(lambda: not len(limits.connections))
 
@@ -188,7 +188,7 @@ async def test_the_brokers_stop_passes_over_one_that_is_closed_and_not_emptied()
             pass
 
     async with raw(app, limits, "") as (reader, writer):
-        await asyncio.wait_for(full.wait(), 10)
+        await asyncio.wait_for(full.wait(), 20)
         writer.write(frame(8, b"\x03\xe8"))
         await until(protocols[0].transport.is_closing)
         assert len(limits.connections), "it waits for its client to take the rest"

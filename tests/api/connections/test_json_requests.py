@@ -32,7 +32,7 @@ def test_the_values_of_an_enum_are_named_wherever_it_stands(body: bytes, field: 
     with pytest.raises(InvalidRequest) as caught:
         decode_request(body, "application/json", msgspec.json.Decoder(Whole))
     assert caught.value.fields["field"] == field
-    assert sorted(str(caught.value.fields["bound"]).removeprefix("one of ").split(", ")) == ["blue", "red"]
+    assert sorted(str(caught.value.fields["bound"]).removeprefix("must be one of ").split(", ")) == ["blue", "red"]
 
 
 class Bounds(msgspec.Struct, forbid_unknown_fields=True):
@@ -73,7 +73,7 @@ def test_fields_that_end_in_their_unit_take_texts(with_texts: bytes, with_number
 def test_a_large_body_has_no_texts_of_durations() -> None:
     """They are parsed on the loop, one by one: 16 MiB of them held it up for half a minute."""
     large = b'{"backoff_s":["1s"%b]}' % (b',"1s"' * (MAX_BYTES_OF_TEXTS // 5))
-    with pytest.raises(InvalidRequest, match=r"backoff_s\[0\] is \"1s\": must be a number, not text"):
+    with pytest.raises(InvalidRequest, match=r"backoff_s\[0\] must be a number, not \"1s\""):
         taken(large)
 
 
@@ -88,18 +88,18 @@ def test_a_text_elsewhere_stays_a_text() -> None:
         (
             b'{"retention":{"max_age_s":"7x"}}',
             "retention.max_age_s",
-            "'7x' is not a duration; it must be a number of sec",
+            "must be a number of sec",
         ),
-        (b'{"retention":{"max_bytes":"10G"}}', "retention.max_bytes", "'10G' is not a size; .*GB is 10.9"),
-        (b'{"retention":{"max_bytes":"1.5B"}}', "retention.max_bytes", "'1.5B' is not a whole number of bytes"),
-        (b'{"retention":{"max_age_s":"52w"}}', "retention.max_age_s", '"52w": must be a number of at most 1000000'),
-        (b'{"retention":{"max_age_s":"-1d"}}', "retention.max_age_s", "'-1d' is not a duration"),
-        (b'{"backoff_s":[1,"1s","x"]}', "backoff_s[2]", "'x' is not a duration"),
-        (b'{"backoff_s":["1s","2h"]}', "backoff_s[1]", '"2h": must be a number of at most 3600'),
+        (b'{"retention":{"max_bytes":"10G"}}', "retention.max_bytes", "must be .*GB is 10.9.*, not '10G'"),
+        (b'{"retention":{"max_bytes":"1.5B"}}', "retention.max_bytes", "must be a whole number of bytes, not '1.5B'"),
+        (b'{"retention":{"max_age_s":"52w"}}', "retention.max_age_s", 'must be a number of at most 1000000, not "52w"'),
+        (b'{"retention":{"max_age_s":"-1d"}}', "retention.max_age_s", "must be .*, not '-1d'"),
+        (b'{"backoff_s":[1,"1s","x"]}', "backoff_s[2]", "must be .*, not 'x'"),
+        (b'{"backoff_s":["1s","2h"]}', "backoff_s[1]", 'must be a number of at most 3600, not "2h"'),
         (b'{"backoff_s":["1s","1s","1s","1s"]}', "backoff_s", "must have at most 3 entries"),
-        (b'{"backoff_s":"5m"}', "backoff_s", "must be a list, not text"),
-        (b'{"target_messages_per_s":"1MB"}', "target_messages_per_s", "must be a whole number, not text"),
-        (b'{"note":"5m"}', "note", "must be a whole number, not text"),
+        (b'{"backoff_s":"5m"}', "backoff_s", 'must be a list, not "5m"'),
+        (b'{"target_messages_per_s":"1MB"}', "target_messages_per_s", 'must be a whole number, not "1MB"'),
+        (b'{"note":"5m"}', "note", 'must be a whole number, not "5m"'),
     ],
 )
 def test_an_error_about_a_text_names_the_field_the_text_and_the_bound(body: bytes, field: str, told: str) -> None:

@@ -74,6 +74,15 @@ async def test_a_share_is_held_and_no_more(world: World) -> None:
     assert world.refusals.counts["answers"] == 1
 
 
+async def test_a_connection_with_several_answers_is_ended_once(world: World) -> None:
+    cuts: list[int] = []
+    answers = [UnreadBuffer(lambda: MIB, lambda: [cuts.append(1), *map(world.answers.end, answers)]) for _ in range(3)]
+    for one in answers:
+        world.answers.begin(one)
+    world.later(TIMEOUT_S + 2)
+    assert (len(cuts), world.refusals.counts["unread_answer"], world.budget.answers) == (1, 1, 0)
+
+
 async def test_the_first_is_never_refused(world: World) -> None:
     Reader(world.answers).given(100 * MIB)
     with pytest.raises(Overloaded):

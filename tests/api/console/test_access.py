@@ -30,7 +30,9 @@ async def console(tmp_path: Path) -> AsyncIterator[tuple[Page, Served]]:
     (tmp_path / "token").write_text(TOKEN)
     given = {"auth": "required", "admin_token_file": str(tmp_path / "token")}
     async with running(tmp_path / "data", **given) as broker, served(broker) as serving, browser() as page:
-        async with httpx.AsyncClient(base_url=f"{serving.url}/v1/topics/", headers=SHOWN, trust_env=False) as http:
+        async with httpx.AsyncClient(
+            base_url=f"{serving.url}/v1/topics/", headers=SHOWN, timeout=30, trust_env=False
+        ) as http:
             await refer(http)
         yield page, serving
         assert page.errors == []

@@ -43,7 +43,11 @@ async def console(tmp_path: Path) -> AsyncIterator[tuple[Page, Served, httpx.Asy
         broker = await stack.enter_async_context(running(tmp_path))
         serving = await stack.enter_async_context(served(broker))
         page = await stack.enter_async_context(browser())
-        yield page, serving, await stack.enter_async_context(httpx.AsyncClient(base_url=serving.url, trust_env=False))
+        yield (
+            page,
+            serving,
+            await stack.enter_async_context(httpx.AsyncClient(base_url=serving.url, timeout=30, trust_env=False)),
+        )
         assert page.errors == []
 
 

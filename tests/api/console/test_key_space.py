@@ -51,7 +51,12 @@ async def behind(tmp_path: Path, answers: Answers) -> AsyncIterator[tuple[Page, 
         serving = await stack.enter_async_context(served(broker))
         url, proxy = await stack.enter_async_context(proxied(serving.url, answers=answers))
         page = await stack.enter_async_context(browser())
-        yield page, url, proxy, await stack.enter_async_context(httpx.AsyncClient(base_url=url, trust_env=False))
+        yield (
+            page,
+            url,
+            proxy,
+            await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=30, trust_env=False)),
+        )
         assert page.errors == []
         assert [path for path in proxy.astray if path != "/favicon.ico"] == []
 

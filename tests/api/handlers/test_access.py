@@ -61,7 +61,7 @@ async def test_a_principals_own_tokens_are_bounded_and_leave_room_for_given_ones
         for issuer in (token, child):
             refused = await http("POST", "/v1/tokens", issuer, json={})
             assert (refused.status_code, refused.json()["bound"]) == (422, 2)
-            assert "issued 2 tokens" in refused.json()["detail"]
+            assert "has 2 tokens that it issued to itself" in refused.json()["detail"]
         await http.token(principal="p")
         assert await http.status("DELETE", f"/v1/tokens/{id_of(child)}", token) == 204
         await http.token(token)

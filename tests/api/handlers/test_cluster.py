@@ -47,10 +47,11 @@ async def test_brokers_have_versions_and_levels(tmp_path: Path) -> None:
 
 
 async def test_the_level_rises_once_nobody_prevents_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, next_level: int
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, next_level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with in_loop(tmp_path, 1, level=1, lease_s=1) as together:
+    async with in_loop(tmp_path, 1, level=1) as together:
         (broker,), (app,) = together.brokers, together.apps.values()
+        monkeypatch.setattr(inside.level_upgrade(broker), "_lease_s", 0.1)  # for so long a rise waits
         lease = await old_broker(together)
         await until(lambda: "old.1" in inside.roster(broker).strange)
         told = (await ask(app, "GET", "/v1/cluster")).json()
@@ -99,6 +100,26 @@ async def test_it_tells_what_brokers_hold_and_what_a_dead_one_has_left(tmp_path:
         assert left["why"].startswith("a broker is replaying its journal")
 
 
+async def test_any_broker_tells_how_many_brokers_are_needed_and_which_goes(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, capacity_segments=4) as together:
+        app = together.apps[together.brokers[0].process.url]
+        assert (await ask(app, "PUT", "/v1/topics/t", json={"initial_segments": 32})).status_code == 201
+        counts = [broker.leadership.count for broker in together.brokers]
+        async with asyncio.timeout(20):
+            while not (begun := [count for count in counts if count.wanted]):
+                await asyncio.sleep(0.1)
+        begun[0].began_s = 0.0  # the load was watched for long
+        for one in together.apps.values():
+            async with asyncio.timeout(20):  # four segments fill a broker, 0.8 of that is the target
+                while (told := (await ask(one, "GET", "/v1/cluster")).json())["brokers_wanted"] != 10:
+                    await asyncio.sleep(0.1)
+            (other,) = [broker["id"] for broker in told["brokers"] if not broker["leader"]]
+            assert told["first_to_stop"] == other
+        texts = [(await ask(one, "GET", "/metrics")).text for one in together.apps.values()]
+        assert sorted("\nseaweedq_brokers_wanted 10.0" in text for text in texts) == [False, True]
+        assert all('seaweedq_utilization{resource="segments"} 4.0' in text for text in texts)
+
+
 async def refuse(*_: Any) -> bool:
     raise Unavailable("not now")
 
@@ -114,7 +135,7 @@ async def test_a_level_that_is_none_is_422(tmp_path: Path, body: Any) -> None:
 async def test_an_old_broker_that_slips_in_is_out_at_once(tmp_path: Path, next_level: int) -> None:
     async with in_loop(tmp_path, 2) as together:
         await old_broker(together)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while await together.coordination.get("brokers/old.1"):
                 await asyncio.sleep(0.005)
 
@@ -132,8 +153,9 @@ async def test_a_broker_that_does_not_read_the_level_any_more_ends_its_life(tmp_
 async def test_the_leader_ends_a_rise_that_was_broken_off(
     tmp_path: Path, next_level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with in_loop(tmp_path, 1, lease_s=1) as together:
+    async with in_loop(tmp_path, 1) as together:
         broker: Broker = together.brokers[0]
+        monkeypatch.setattr(inside.level_upgrade(broker), "_lease_s", 0.1)  # for so long it waits
         key = keys.CLUSTER.key()
         there = await together.coordination.get(key)
         assert there

@@ -24,7 +24,7 @@ from seaweedq.errors import BelowRetention, CoordinationUnavailable, Unavailable
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate
-from tests.support.brokers.in_process_cluster import InLoop, in_loop
+from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at
 from tests.support.http.asking import problem_of
 from tests.support.tiers import later
@@ -395,7 +395,7 @@ async def test_the_next_dispatcher_repeats_the_batch_as_it_was(
         assert [message["value"] for message in await pulled(http)] == [*range(6)]
         await http.post(f"{TOPIC}/messages", json={"messages": [{"value": 6}, {"value": 7}]})
         await nacked(http, "0-3", "0-5", reject=True, reason="first")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not published:
                 await asyncio.sleep(0.01)
         await nacked(http, "0-0", "0-4", reject=True, reason="then")
@@ -442,7 +442,7 @@ async def test_a_batch_without_ack_is_repeated_behind_those_of_other_segments(
         await nacked(http, held, reject=True)
         for count, id in enumerate(others[:5], 2):  # more than the topic remembers of a producer
             await nacked(http, id, reject=True)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while len(await dead(http)) < count:
                     await asyncio.sleep(0.01)
         open_.set()
@@ -620,8 +620,9 @@ async def test_letters_of_a_cursor_that_cannot_be_moved_up_wait(
 
         monkeypatch.setattr(inside.reader(broker), "read", below)
         await nacked(http, message["id"], reject=True)
+        await until(lambda: reads)
         await asyncio.sleep(0.4)
-        assert 1 <= reads <= 4, "the pauses grow from half a second on"
+        assert reads <= 4, "the pauses grow from half a second on"
 
 
 @pytest.mark.brokers

@@ -1,7 +1,7 @@
 """Fetching from a segment over HTTP: JSON and Arrow, long poll, bounds and caps."""
 
 import json
-import threading
+import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.http.asking import ARROW, arrow_stream, arrow_table, fetch, problem_of, send, values
+from tests.support.http.raw import answer_of, head
 from tests.support.processes.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.process
@@ -101,7 +102,7 @@ def test_expired_messages_are_left_out_or_kept(http: httpx.Client, topic: str) -
             rows = http.get(f"{topic}/segments/0/messages", headers={"accept": ARROW}, params=params).content
             assert arrow_table(rows).column("_offset").to_pylist() == wanted
     problem = problem_of(http.get(f"{topic}/segments/0/messages", params={"expired": "all"}), 422, "invalid-request")
-    assert problem["detail"] == "expired is 'all'; it must be skip or keep"
+    assert problem["detail"] == "expired must be skip or keep, not 'all'"
 
 
 def test_arrow_that_was_fetched_can_be_published_again(http: httpx.Client, topic: str) -> None:
@@ -186,17 +187,16 @@ def test_limits_reach_ten_thousand(http: httpx.Client, topic: str) -> None:
 
 def ask_later(pool: ThreadPoolExecutor, broker: BrokerProcess, path: str) -> "Future[tuple[Any, float]]":
     """A request on a connection of its own, under way when this returns: its answer, and when it came."""
-    asked = threading.Event()
+    sock = socket.create_connection(("127.0.0.1", broker.port), timeout=40)
+    sock.sendall(head("GET", path))
+    for _ in range(3):  # answered behind it
+        httpx.get(f"{broker.url}/healthz", timeout=30, trust_env=False).raise_for_status()
 
-    def ask() -> tuple[Any, float]:
-        with httpx.Client(base_url=broker.url, trust_env=False, timeout=40) as client:
-            client.get("/healthz")
-            asked.set()
-            return client.get(path).json(), time.monotonic()
+    def answered() -> tuple[Any, float]:
+        with sock:
+            return answer_of(sock).json(), time.monotonic()
 
-    found = pool.submit(ask)
-    asked.wait(10)
-    return found
+    return pool.submit(answered)
 
 
 def test_a_long_poll_returns_as_soon_as_a_message_comes(http: httpx.Client, topic: str, broker: BrokerProcess) -> None:
@@ -207,15 +207,15 @@ def test_a_long_poll_returns_as_soon_as_a_message_comes(http: httpx.Client, topi
         sent = time.monotonic()
         send(http, topic, "now")
         for one in waiting:
-            answer, came = one.result(10)
+            answer, came = one.result(30)
             assert values(answer) == ["now"]
-            assert came - sent < 2
+            assert came - sent < 15
 
 
 def test_a_long_poll_ends_when_its_time_is_over(http: httpx.Client, topic: str) -> None:
     began = time.monotonic()
     assert fetch(http, topic, wait_s=0.4)["messages"] == []
-    assert 0.4 <= time.monotonic() - began < 5
+    assert 0.4 <= time.monotonic() - began < 20
 
 
 def test_a_long_poll_does_not_outlive_its_topic(http: httpx.Client, topic: str, broker: BrokerProcess) -> None:
@@ -224,16 +224,16 @@ def test_a_long_poll_does_not_outlive_its_topic(http: httpx.Client, topic: str, 
         with pytest.raises(TimeoutError):
             waiting.result(0.2)
         http.delete(topic)
-        answer, _ = waiting.result(10)
+        answer, _ = waiting.result(20)
         assert answer["type"] == "/problems/topic-being-deleted"
 
 
 def test_a_long_poll_is_sent_home_when_the_broker_stops(broker_process: Callable[..., BrokerProcess]) -> None:
-    broker = broker_process()
-    with ThreadPoolExecutor() as pool, httpx.Client(base_url=broker.url, trust_env=False) as http:
+    broker = broker_process("--shutdown-s", "60")
+    with ThreadPoolExecutor() as pool, httpx.Client(base_url=broker.url, timeout=30, trust_env=False) as http:
         http.put("/v1/topics/t")
         waiting = ask_later(pool, broker, "/v1/topics/t/segments/0/messages?wait_s=30")
         with pytest.raises(TimeoutError):
             waiting.result(0.2)
-        assert broker.terminate() < 5
-        assert waiting.result(10)[0]["messages"] == []
+        assert broker.terminate() < 20
+        assert waiting.result(20)[0]["messages"] == []

@@ -112,13 +112,13 @@ async def test_objects_of_somebody_else_in_a_topics_folder_take_nothing_down(tmp
 @pytest.mark.process
 def test_wrong_parameters(http: httpx.Client, topic: str) -> None:
     for params, says in (
-        ({"page_size": "1"}, "page_size is '1'; it must be a whole number from 2 to 1000"),
-        ({"after": "0/../secret"}, "after is '0/../secret'; it must be a segment and the name of a file"),
+        ({"page_size": "1"}, "page_size must be a whole number from 2 to 1000, not '1'"),
+        ({"after": "0/../secret"}, "after must be a segment and the name of a file"),
         (
             {"after": "1/00000000-0000000000000000.parquet", "segment": "2"},
             "the parameter `after` names a file of segment 1, but",
         ),
-        ({"segment": "x"}, "segment is 'x'; it must be a whole number"),
+        ({"segment": "x"}, "segment must be a whole number"),
     ):
         problem_of(http.get(f"{topic}/files", params=params), 422, "invalid-request", says)
     problem_of(http.get("/v1/topics/nothing/files"), 404, "topic-not-found", "nothing")

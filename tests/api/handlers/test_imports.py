@@ -130,6 +130,37 @@ def test_columns_of_a_typed_topic(importer):
     assert importer.take(parquet(pa.table({"n": [1]}))).json()["field"] == "k"
 
 
+def test_a_file_of_an_earlier_version_states_its_id(importer):
+    """Without it the import of a renamed column is refused, with the name that it has now."""
+
+    def schema(kind, *more):
+        return {"fields": [{"id": 1, "name": "k", "type": "string"}, {"id": 2, "name": kind, "type": "long"}, *more]}
+
+    def ask(upload, **headers):
+        body = {"upload_id": upload, "format": "parquet"}
+        return importer.http.post(f"{importer.path}/imports", json=body, headers=headers)
+
+    importer.make(format="typed", schema=schema("n", {"id": 3, "name": "x", "type": "int"}), key_field="k")
+    for stated, number in ((schema("n"), 0), (schema("m"), 1)):
+        changed = importer.http.patch(importer.path, json={"schema": stated, "if_schema_id": number})
+        assert changed.status_code == 200, changed.text
+    file = parquet(pa.table({"k": ["a"], "n": pa.array([7])}))
+    refused = ask(importer.upload(file))
+    assert (refused.status_code, refused.json()["hint"][:30]) == (422, "the field 'n' was renamed to '")
+    refused = ask(importer.upload(b'{"value":{"k":"a","n":7}}'), **{"Schema-Id": "one"})
+    assert (refused.status_code, refused.json()["field"]) == (422, "Schema-Id")
+    for number, told in ((0, "has the field 'x', which a later version has dropped"), (3, "has no version 3")):
+        refused = ask(importer.upload(file), **{"Schema-Id": str(number)})
+        assert (refused.status_code, refused.json()["schema_id"]) == (409, 2)
+        assert told in refused.json()["detail"]
+    upload = importer.upload(file)
+    taken = ask(upload, **{"Schema-Id": "1"})
+    assert taken.status_code == 200, taken.text
+    assert ask(upload, **{"Schema-Id": "2"}).status_code == 409, "it was imported as another version"
+    assert ask(upload).status_code == 200
+    assert [message["value"] for message in importer.messages()] == [{"k": "a", "m": 7}]
+
+
 def test_headers_over_many_pieces(importer):
     importer.make(format="bytes", initial_segments=2)
     count = 150_000

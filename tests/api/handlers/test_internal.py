@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.rpc.client import Relayed, Request
+from seaweedq.broker.rpc.peer_connections import Relayed, Request
 from seaweedq.broker.rpc.peer_keyring import PeerKeyring, secrets_of
 from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER
 from seaweedq.clock import SystemIds
@@ -131,7 +131,7 @@ async def test_a_false_broker_in_coordination_is_neither_called_nor_told(
         assert FALSE not in told
         assert "false." not in told
         assert {base for base, _, _ in recorded.requests} == {"http://b0", "http://b1"}
-        assert "false.1 does not prove that the broker knows cluster_secret" in caplog.text
+        assert "neither calls broker false.1 nor gives that broker's address" in caplog.text
         await together.coordination.leases.revoke(lease)
         await until(lambda: not any(inside.roster(one).strange for one in together.brokers))
 
@@ -184,8 +184,11 @@ async def test_a_broker_in_its_next_life_is_called_without_a_failed_request(tmp_
 
 
 @pytest.mark.brokers
-async def test_a_rise_of_the_level_under_load_loses_no_request(tmp_path: Path, next_level: int) -> None:
-    async with in_loop(tmp_path, 3, level=1, lease_s=3) as together:  # a busy machine stops for a second
+async def test_a_rise_of_the_level_under_load_loses_no_request(
+    tmp_path: Path, next_level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_loop(tmp_path, 3, level=1) as together:
+        monkeypatch.setattr(inside.level_upgrade(together.brokers[0]), "_lease_s", 3.0)  # for so long it waits
         await make(together)
         await work(together)
         working = asyncio.create_task(work_often(together))

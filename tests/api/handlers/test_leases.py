@@ -195,7 +195,7 @@ async def test_a_lease_is_pulled_again_by_its_own_consumer_alone(tmp_path: Path)
 async def test_a_lease_that_is_over_is_gone_for_every_answer(tmp_path: Path, mode: str) -> None:
     """200 with 0 looked like an answer that had counted."""
     async with one(tmp_path) as (together, client):
-        await client.make(*[None] * 4, mode=mode, ack_deadline_s=1)
+        await client.make(*[None] * 4, mode=mode, ack_deadline_s=600)
         await client.pull(2, lease="over", consumer="a")
         topic = inside.topic(together.brokers[0], "t")
         subscription = await inside.dispatcher(together.brokers[0]).open(topic, "s")

@@ -41,19 +41,21 @@ def test_one_json_message(http: httpx.Client, topic: str) -> None:
     assert read["timestamp"].endswith("Z")
 
 
-def test_many_json_messages_in_the_order_of_the_request(http: httpx.Client) -> None:
-    http.put("/v1/topics/spread", json={"initial_segments": 4})
-    messages = [{"key": f"k{n}", "value": n} for n in range(500)]
-    answer = publish(http, "/v1/topics/spread", json.dumps({"messages": messages}), "application/json")
-    assert answer["count"] == len(set(answer["ids"])) == 500
-    assert sum(part["count"] for part in answer["segments"]) == 500
+@pytest.mark.parametrize("count", [40, 500])
+def test_many_json_messages_in_the_order_of_the_request(http: httpx.Client, count: int) -> None:
+    topic = f"/v1/topics/spread-{count}"
+    http.put(topic, json={"initial_segments": 4})
+    messages = [{"key": f"k{n}", "value": n} for n in range(count)]
+    answer = publish(http, topic, json.dumps({"messages": messages}), "application/json")
+    assert answer["count"] == len(set(answer["ids"])) == count
+    assert sum(part["count"] for part in answer["segments"]) == count
     assert len(answer["segments"]) == 4
     where = {
         message["id"]: message
         for part in answer["segments"]
-        for message in fetch(http, "/v1/topics/spread", part["segment"])["messages"]
+        for message in fetch(http, topic, part["segment"])["messages"]
     }
-    assert [where[one]["value"] for one in answer["ids"]] == list(range(500))
+    assert [where[one]["value"] for one in answer["ids"]] == list(range(count))
     assert [where[one]["key"] for one in answer["ids"]] == [m["key"] for m in messages]
 
 
@@ -63,6 +65,24 @@ def test_ndjson(http: httpx.Client, topic: str) -> None:
     bare = publish(http, topic, b'{"value": 1}\n"x"\n[]\n', NDJSON, params={"bare": "true"})
     assert bare["ids"] == ["0-3", "0-4", "0-5"]
     assert values(fetch(http, topic)) == [1, "two\n", None, {"value": 1}, "x", []]
+
+
+def test_one_line_is_one_message(http: httpx.Client, topic: str) -> None:
+    """And is no other one than among several lines."""
+    line = b'{"value":{"value":1},"key":"a"}'
+    assert publish(http, topic, line + b"\r\n", NDJSON)["ids"] == ["0-0"]
+    assert publish(http, topic, b"\n" + line, NDJSON)["ids"] == ["0-1"]
+    assert publish(http, topic, line, NDJSON, params={"bare": "true"})["ids"] == ["0-2"]
+    assert values(fetch(http, topic)) == [{"value": 1}, {"value": 1}, {"value": {"value": 1}, "key": "a"}]
+    for wrong, index in (
+        (b'{"value":1,"timestamp":"x"}\n', 0),
+        (b'\n{"value":1,"timestamp":"x"}', 1),
+        (b'{"messages":[]}', 0),
+    ):
+        found = problem_of(
+            http.post(f"{topic}/messages", content=wrong, headers={"content-type": NDJSON}), 422, "invalid-messages"
+        )
+        assert [one["index"] for one in found["errors"]] == [index]
 
 
 def test_arrow(http: httpx.Client, topic: str) -> None:
@@ -210,7 +230,7 @@ def test_topics_come_into_being_with_their_first_valid_message(http: httpx.Clien
 
 def test_no_topic_comes_into_being_where_that_is_off(broker_process: Any) -> None:
     broker: BrokerProcess = broker_process("--no-auto-create-topics")
-    with httpx.Client(base_url=broker.url, trust_env=False) as http:
+    with httpx.Client(base_url=broker.url, timeout=30, trust_env=False) as http:
         answer = http.post("/v1/topics/unknown/messages", json={"value": 1})
         problem_of(answer, 404, "topic-not-found", "unknown")
         assert http.get("/v1/topics").json() == {"topics": []}

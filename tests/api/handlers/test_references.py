@@ -42,7 +42,7 @@ def test_a_message_with_a_payload(http: httpx.Client, broker: BrokerProcess, top
         "content_type": "image/png",
         "sha256": digest(content),
     }
-    assert httpx.get(reference["url"], trust_env=False).content == content
+    assert httpx.get(reference["url"], timeout=30, trust_env=False).content == content
     assert Path(reference["uri"].removeprefix("file://")).read_bytes() == content
 
 
@@ -69,7 +69,7 @@ def test_what_subscribers_get(http: httpx.Client, topic: str, octets: str) -> No
         (message,) = http.post(f"{path}/subscriptions/s/pull", json={"wait_s": 5}).json()["messages"]
         assert message["attempt"] == 1
         assert message.get("value_base64" if path == octets else "value", 0) is None
-        assert httpx.get(message["reference"]["url"], trust_env=False).content == b"for all"
+        assert httpx.get(message["reference"]["url"], timeout=30, trust_env=False).content == b"for all"
 
 
 def test_every_reader_takes_the_nulls(http: httpx.Client, broker: BrokerProcess, topic: str) -> None:

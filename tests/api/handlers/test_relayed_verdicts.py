@@ -87,7 +87,7 @@ async def test_each_broker_gives_the_same_verdict(tmp_path: Path, monkeypatch: p
         lowest, seen = first(http.together), set()
         for method, form in ASKED:
             names = {"subscription": "s", "principal": "p0", "token": "0" * 16, "upload": "0" * 32, "offset": "0"}
-            names |= {"writer": "w", "number": "1", "schema": "0"}
+            names |= {"writer": "w", "number": "1", "schema": "0", "denial": "sub-0"}
             for token in (http.admin, *rng.sample(tokens, TOKENS)):
                 segment = lowest + rng.randrange(SEGMENTS)
                 topic = rng.choice(["t", "t", "other"])

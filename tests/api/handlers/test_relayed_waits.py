@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.subscriptions import subscribing
 from seaweedq.broker.subscriptions.subscribing import DRY_S, RelayQueue
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.deadline import Deadline
@@ -189,6 +190,7 @@ async def test_a_pull_that_is_handed_on_costs_coordination_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each read the subscription's record for its mode, as often as anybody pulled."""
+    monkeypatch.setattr(subscribing, "MODE_S", 600.0)
     under = Under(monkeypatch)
     async with in_loop(tmp_path) as together, waiting(together, under, "shared", ["a"]) as (http, pulls):
         await publish(http, 1)
@@ -231,7 +233,7 @@ async def shown(http: httpx.AsyncClient) -> tuple[int, int]:
 
 
 async def becomes(http: httpx.AsyncClient, wanted: tuple[int, int]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await shown(http) != wanted:
             await asyncio.sleep(0.1)
 

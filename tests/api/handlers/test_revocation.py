@@ -36,7 +36,7 @@ from tests.support.tiers import marked
 pytestmark = pytest.mark.brokers
 
 SUB, HELD = "/v1/topics/a/subscriptions/s", 4
-TAKEN_S = 5.0  # a revocation takes 0.1 s and may take 1; this machine may be busy
+TAKEN_S = 15.0  # a revocation takes 0.1 s and may take 1; this machine may be busy
 logger = logging.getLogger(__name__)
 
 
@@ -321,7 +321,7 @@ async def test_expiry_ends_what_waits(tmp_path: Path) -> None:
         await http("PUT", "/v1/topics/a/subscriptions/s", http.admin, json={})
         token = await http.token(principal="p", expires_s=1.5)
         pull = {"wait_s": 30}
-        answer = await asyncio.wait_for(http("POST", "/v1/topics/a/subscriptions/s/pull", token, json=pull), 10)
+        answer = await asyncio.wait_for(http("POST", "/v1/topics/a/subscriptions/s/pull", token, json=pull), 20)
         assert answer.status_code == 401
 
 
@@ -345,7 +345,7 @@ async def test_a_revocation_ends_what_waits_wherever_it_waits(tmp_path: Path, at
             http("POST", "/v1/topics/a/subscriptions/s/pull", http.admin, at, json={"wait_s": 2})
         )
         assert await http.status("DELETE", f"/v1/tokens/{id_of(token)}", http.admin) == 204
-        pulled, fetched, *_ = await asyncio.wait_for(asyncio.gather(*waiting), 10)
+        pulled, fetched, *_ = await asyncio.wait_for(asyncio.gather(*waiting), 20)
         assert (pulled.status_code, fetched.status_code) == (401, 401)
         for sent in streams:
             assert [one.get("status") for one in sent if one["type"] == "http.response.start"] == [200]
@@ -375,7 +375,7 @@ async def test_a_payload_that_is_being_sent_ends_with_its_token(tmp_path: Path, 
             assert await http.status("DELETE", path, http.admin) == 204
             await until(lambda: client.aborted)
             assert client.ended
-            await asyncio.wait_for(asyncio.shield(client.ended), 10)
+            await asyncio.wait_for(asyncio.shield(client.ended), 20)
             assert len(client.content) < len(content)
             assert not client.complete
         assert not privates.held(inside.callers(http.together.brokers[0]))
@@ -405,7 +405,7 @@ async def test_a_change_that_takes_the_right_ends_what_waits_with_403(tmp_path: 
         waiting = asyncio.create_task(pull), asyncio.create_task(http.stream("/v1/topics/a/stream", token, 0, sent))
         await until(lambda: len(privates.held(inside.callers(http.together.brokers[0]))) == 2 and bool(sent))
         await http.principal("p", [{"actions": ["publish"], "topics": ["a"]}])
-        pulled, _ = await asyncio.wait_for(asyncio.gather(*waiting), 10)
+        pulled, _ = await asyncio.wait_for(asyncio.gather(*waiting), 20)
         assert (pulled.status_code, pulled.json()["action"]) == (403, "consume"), "another token would not help"
         assert b"/problems/forbidden" in sent[-1]["body"]
         assert await http.status("GET", "/v1/whoami", token) == 200
@@ -427,7 +427,7 @@ async def test_a_revocation_ends_the_wait_for_a_write_and_not_the_write(tmp_path
         waiting = asyncio.create_task(http("PUT", "/v1/topics/a/writes/w/1?wait_s=60", token, json=asked))
         await until(lambda: inside.writes(broker).under_way == 1)
         assert await http.status("DELETE", f"/v1/tokens/{id_of(token)}", http.admin) == 204
-        assert (await asyncio.wait_for(waiting, 10)).status_code == 401
+        assert (await asyncio.wait_for(waiting, 20)).status_code == 401
         assert inside.writes(broker).under_way == 1
         turns.release()
         await until(lambda: inside.writes(broker).under_way == 0)

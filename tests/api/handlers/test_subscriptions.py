@@ -225,13 +225,16 @@ def test_unknown_ids_are_named_as_they_came(http: httpx.Client, topic: str, sub:
     assert found["acked"] == 1
     assert sorted(found["unknown"]) == sorted(odd)
     assert ack(http, sub, "0-0", "0-1") == {"acked": 2, "late": 0, "unknown": []}
-    problem_of(http.post(f"{sub}/ack", json={"ids": []}), 422, "invalid-request", "ids is []")
+    problem_of(
+        http.post(f"{sub}/ack", json={"ids": []}), 422, "invalid-request", "ids must have at least 1 entry, not []"
+    )
 
 
 @pytest.mark.process
 def test_an_ack_that_comes_too_late_is_unknown(http: httpx.Client, topic: str, short: str) -> None:
     send(http, topic, 1)
     (message,) = pull(http, short, consumer="slow")
+    assert http.patch(short, json={"ack_deadline_s": 600}).status_code == 200  # of the next lease
     pull(http, short, consumer="next", wait_s=5 * DEADLINE_S)
     assert ack(http, short, message["id"], consumer="slow") == {"acked": 0, "late": 0, "unknown": [message["id"]]}
     assert ack(http, short, message["id"], consumer="next") == {"acked": 1, "late": 0, "unknown": []}
@@ -261,14 +264,14 @@ def test_a_pull_waits_for_the_first_message(http: httpx.Client, topic: str, sub:
 
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(wait)
-        asked.wait(10)
+        asked.wait(30)
         with pytest.raises(TimeoutError):
             waiting.result(0.3)
         sent = time.monotonic()
         send(http, topic, "now")
-        found, came = waiting.result(10)
+        found, came = waiting.result(30)
     assert found == ["now"]
-    assert came - sent < 2
+    assert came - sent < 15
 
 
 @pytest.mark.process
@@ -392,8 +395,10 @@ async def test_a_change_is_heeded_by_later_pulls_and_keeps_leases_and_epoch(tmp_
         await http.put(SUB, json={"start": "earliest", "ack_deadline_s": 600})
         await http.post("/v1/topics/t/messages", json={"messages": [{"value": n} for n in range(3)]})
         (first,) = (await http.post(f"{SUB}/pull", json={"max_messages": 1})).json()["messages"]
-        for one in ({"mode": "ordered"}, {"start": "latest"}, {"filter": None}, {"unknown": 1}):
-            problem_of(await http.patch(SUB, json=one), 422, "invalid-request", *one)
+        for one in ({"mode": "ordered"}, {"start": "latest"}, {"filter": None}):
+            fixed = f"the field {next(iter(one))} cannot be changed after creation; the fields that can be changed are"
+            problem_of(await http.patch(SUB, json=one), 422, "invalid-request", fixed)
+        problem_of(await http.patch(SUB, json={"unknown": 1}), 422, "invalid-request", "unknown")
         problem_of(
             await http.patch(SUB, json={"ack_deadline_s": 0}), 422, "invalid-request", "ack_deadline_s", "at least 1"
         )

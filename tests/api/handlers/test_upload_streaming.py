@@ -14,11 +14,11 @@ from tests.support.http.uploading import BYTES, SHA256, begin, problem_of, put, 
 
 pytestmark = pytest.mark.process
 
-ENV = {"SEAWEEDQ_REQUEST_TIMEOUT_S": "2"}
+ENV = {"SEAWEEDQ_REQUEST_TIMEOUT_S": "4"}
 FORKS = False  # its memory is looked at
 MIB = 1024 * 1024
 LARGE = 256 * MIB
-WITHIN_S = 10.0
+WITHIN_S = 30.0
 
 
 def connected(upload, method="PUT", *headers):
@@ -97,9 +97,9 @@ def test_who_sends_nothing_is_cut_off_and_who_is_slow_is_not(http, broker, topic
     with connected(upload, "PUT", f"content-length: {len(BYTES)}") as made:
         for start in range(0, len(BYTES), len(BYTES) // 8):
             made.sendall(BYTES[start : start + len(BYTES) // 8])
-            time.sleep(0.4)
+            time.sleep(0.6)
         assert status_of(made) == 201
-    assert time.monotonic() - began > 2
+    assert time.monotonic() - began > 4
 
 
 def test_an_answer_that_is_no_comes_before_the_body(http, topic):
@@ -108,7 +108,7 @@ def test_an_answer_that_is_no_comes_before_the_body(http, topic):
     upload["url"] = upload["url"][:-1] + ("0" if upload["url"][-1] != "0" else "1")
     with connected(upload, "PUT", f"content-length: {len(BYTES)}", "expect: 100-continue") as made:
         assert status_of(made) == 403
-        made.settimeout(5)
+        made.settimeout(30)
         while made.recv(4096):
             pass
 

@@ -47,7 +47,7 @@ def test_an_unknown_topic_is_created_by_an_upload_that_is_valid(http):
 
 def test_an_unknown_topic_stays_unknown_where_none_are_created(broker_process):
     broker = broker_process("--no-auto-create-topics")
-    answer = httpx.post(f"{broker.url}/v1/topics/none/uploads", json={"size": 1}, trust_env=False)
+    answer = httpx.post(f"{broker.url}/v1/topics/none/uploads", json={"size": 1}, timeout=30, trust_env=False)
     assert problem_of(answer) == (404, "topic-not-found")
 
 

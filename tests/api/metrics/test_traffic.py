@@ -69,6 +69,8 @@ async def test_a_pull_that_waited_is_not_as_slow_as_it_looks(tmp_path: Path) -> 
         await http.put(path, json={"start": "earliest"})
         assert (await http.post(f"{path}/pull", json={"wait_s": 0})).json()["messages"] == []
         waiting = asyncio.create_task(http.post(f"{path}/pull", json={"wait_s": 20}))
+        while not (await http.get(path)).json()["waiting_pulls"]:
+            await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         await http.post(f"{TOPIC}/messages", json={"value": 1})
         (message,) = (await waiting).json()["messages"]

@@ -60,7 +60,7 @@ async def page(tmp_path: Path) -> AsyncIterator[ClientConnection]:
             while not (told := profile / "DevToolsActivePort").exists() or not told.read_text():
                 await asyncio.sleep(0.1)
             port = told.read_text().split()[0]
-            async with httpx.AsyncClient(trust_env=False) as http:
+            async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
                 targets = (await http.get(f"http://127.0.0.1:{port}/json/list")).json()
         url = next(one["webSocketDebuggerUrl"] for one in targets if one["type"] == "page")
         async with connect(url, proxy=None, max_size=None) as socket:
@@ -117,12 +117,12 @@ async def test_a_subscription_goes_on_when_its_connection_is_lost(tmp_path: Path
     async with running(tmp_path / "here") as found, served(found) as here:
         topic = await make_topic(found)
         await publish(found, topic, "1", "2", "3", "4")
-        async with httpx.AsyncClient(base_url=here.url, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=here.url, timeout=30, trust_env=False) as http:
             assert (await http.put(SUB, json={"start": "earliest", "ack_deadline_s": 600})).status_code == 201
             await shown(page, f"{here.url}/healthz")
             listening = asyncio.create_task(heard(page, f"{SUB}/stream?max_in_flight=2", RECONNECT))
             await until(lambda: in_flight(found, topic) == 2)
-            await asyncio.sleep(1)  # for the browser to take them
+            await asyncio.sleep(2)  # for the browser to take them
             connections = here.server.config.app.connections  # type: ignore[union-attr]
             for place in list(privates.regular(connections)):
                 if place.transport.get_extra_info("peername") and place not in privates.quiet(connections):

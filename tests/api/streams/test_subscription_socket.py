@@ -13,6 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
+from seaweedq.api.streams import session
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import running
 from tests.support.brokers.in_process_cluster import until
@@ -52,9 +53,9 @@ class Client:
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[Client]:
     async with (
-        running(tmp_path) as found,
+        running(tmp_path, shutdown_s=60) as found,
         served(found) as here,
-        httpx.AsyncClient(base_url=here.url, trust_env=False) as http,
+        httpx.AsyncClient(base_url=here.url, timeout=30, trust_env=False) as http,
     ):
         yield Client(here, http)
 
@@ -163,10 +164,26 @@ async def test_what_is_no_message_is_an_error_frame_and_it_stays_open(client: Cl
     await until(lambda: not inside.budget(client.here.broker).incomplete)
 
 
+async def test_no_more_messages_than_credits_are_sent(client: Client) -> None:
+    await client.make(5, mode="shared")
+    async with client.socket("?credits=2") as socket:
+        assert await values(socket, 2) == [0, 1]
+        assert await asked(socket, ack={"ids": ["0-0", "0-1"]}) == {"acked": 2, "late": 0, "unknown": []}
+        assert await asked(socket, credit={"messages": 1}) == {"credits": 1}
+        assert await values(socket, 1) == [2]
+        assert "999999999" in (await asked(socket, credit={"messages": 999_999_999}))["error"]["detail"]
+    async with client.socket() as socket:
+        assert len(await values(socket, 3)) == 3
+        assert "without" in (await asked(socket, credit={"messages": 1}))["error"]["detail"]
+    answer = await client.http.get(f"{SUB}/stream?credits=1", headers={"seaweedq-client": "test"})
+    assert (answer.status_code, answer.json()["field"]) == (422, "credits")
+
+
 @pytest.mark.parametrize(
     ("asked_for", "options", "status", "slug"),
     [
         ("?max_in_flight=0", {}, 422, "invalid-request"),
+        ("?credits=-1", {}, 422, "invalid-request"),
         ("", {"origin": "http://elsewhere.test"}, 403, "foreign-origin"),
         ("", {"additional_headers": {"last-event-id": "nonsense"}}, 400, "invalid-positions"),
     ],
@@ -181,9 +198,13 @@ async def test_what_is_refused_never_becomes_a_web_socket(
     assert f"/problems/{slug}".encode() in (found.value.response.body or b"")
 
 
-async def test_it_ends_if_the_broker_leaves_or_its_subscription_is_deleted(client: Client) -> None:
+@pytest.mark.parametrize("options", ["", "?credits=0"])
+async def test_it_ends_if_the_broker_leaves_or_its_subscription_is_deleted(
+    client: Client, options: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "COMMENT_S", 0.2)  # at which one without credits looks
     await client.make()
-    async with client.socket() as socket:
+    async with client.socket(options) as socket:
         await client.http.delete(SUB)
         assert (await told(socket))["bye"]["type"] == "/problems/subscription-not-found"
         assert await closed(socket) == 1001
@@ -192,7 +213,7 @@ async def test_it_ends_if_the_broker_leaves_or_its_subscription_is_deleted(clien
         client.here.stop.ask()
         assert (await told(socket))["bye"]["type"] == "/problems/not-ready"
         assert await closed(socket) == 1012
-    await asyncio.wait_for(client.here.ended, 5)
+    await asyncio.wait_for(client.here.ended, 15)
 
 
 @pytest.mark.long

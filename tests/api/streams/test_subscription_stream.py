@@ -219,7 +219,9 @@ async def test_a_client_that_takes_nothing_holds_only_leases_its_socket_took(cli
     async with client.stream(taking=False) as slow:
         size = len(slow.content)
         await client.publish(0)  # for a pull that waited before its socket was full
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(30):
+            while not (await client.http.get(SUB)).json()["lag_total"]["in_flight"]:
+                await asyncio.sleep(0.01)
         await client.publish(1, 2, 3, 4)
         assert await client.pulled() == [1, 2, 3, 4]
         assert len(slow.content) == size

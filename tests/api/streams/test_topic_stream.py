@@ -341,7 +341,7 @@ async def test_streams_leave_connections_to_others(tmp_path: Path) -> None:
             _, writer, start = await _begun(serving.url, path, "503 ")
             assert b"retry-after" in start
             writer.close()
-        async with httpx.AsyncClient(base_url=serving.url, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=serving.url, timeout=30, trust_env=False) as http:
             assert (await http.get(f"{TOPIC}/segments/0/messages")).status_code == 200
             assert (await http.post(f"{TOPIC}/messages", json={"value": 1})).status_code == 200
             assert 'seaweedq_refusals_total{reason="staying"} 2.0' in (await http.get("/metrics")).text

@@ -37,7 +37,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 async def here(tmp_path: Path) -> AsyncIterator[Served]:
-    async with running(tmp_path) as found, served(found) as serving_:
+    async with running(tmp_path, shutdown_s=60) as found, served(found) as serving_:
         yield serving_
 
 
@@ -129,7 +129,7 @@ async def test_it_ends_when_the_broker_leaves(here: Served, topic: Topic) -> Non
         here.stop.ask()
         assert (await told(socket))["bye"]["type"] == "/problems/not-ready"
         assert await closed(socket) == 1012
-    await asyncio.wait_for(here.ended, 5)
+    await asyncio.wait_for(here.ended, 15)
 
 
 # The protocol alone.
@@ -173,7 +173,7 @@ async def test_a_client_that_takes_nothing_costs_one_buffer_and_is_ended() -> No
         assert limits.budget.answers <= 200_000
         limits.clock.more_s += limits.timeout_s
         limits.answers.tick()
-        await asyncio.wait_for(app.gone.wait(), 10)
+        await asyncio.wait_for(app.gone.wait(), 20)
     await until(lambda: not limits.budget.answers)
     assert not len(limits.connections)
 
@@ -190,7 +190,7 @@ async def test_pings_of_a_client_that_takes_nothing_are_not_answered_without_end
         assert limits.budget.answers < MIB
         limits.clock.more_s += limits.timeout_s
         limits.answers.tick()
-        await asyncio.wait_for(app.gone.wait(), 10)
+        await asyncio.wait_for(app.gone.wait(), 20)
 
 
 async def test_messages_wait_outside_until_they_are_taken() -> None:
@@ -211,9 +211,9 @@ async def test_a_message_that_does_not_come_whole_is_counted_and_ends_in_time() 
         assert app.came == 0
         (place,) = privates.regular(limits.connections)
         privates.too_slow(place.transport.get_protocol())()  # type: ignore[attr-defined]
-        closing = await asyncio.wait_for(reader.readexactly(4), 10)
+        closing = await asyncio.wait_for(reader.readexactly(4), 20)
         assert int.from_bytes(closing[2:4], "big") == 1008
-        await asyncio.wait_for(app.gone.wait(), 10)
+        await asyncio.wait_for(app.gone.wait(), 20)
     await until(lambda: not limits.budget.incomplete)
 
 
@@ -262,8 +262,8 @@ async def test_one_that_hangs_at_the_stop_is_cancelled_without_a_word_in_the_log
     await begun.wait()
     here.stop.ask()
     with pytest.raises(InvalidStatus):
-        await asyncio.wait_for(connecting, 10)
-    await asyncio.wait_for(here.ended, 10)
+        await asyncio.wait_for(connecting, 20)
+    await asyncio.wait_for(here.ended, 20)
     await asyncio.sleep(0)
     assert "Cancel 1 running task(s)" in caplog.text
     assert "Exception in ASGI application" not in caplog.text
@@ -283,12 +283,12 @@ async def test_a_handshake_under_way_is_refused_when_the_broker_stops(
     await begun.wait()
     here.stop.ask()
     with pytest.raises(InvalidStatus) as found:
-        await asyncio.wait_for(connecting, 10)
+        await asyncio.wait_for(connecting, 20)
     go_on.set()
     answer = found.value.response
     assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
     assert json.loads(answer.body or b"")["type"] == "/problems/not-ready"
-    await asyncio.wait_for(here.ended, 10)
+    await asyncio.wait_for(here.ended, 20)
 
 
 TOPIC = "/v1/topics/t"
@@ -325,7 +325,7 @@ async def test_a_stream_with_a_wrong_frame_leaves_nothing(
     async with (
         running(tmp_path) as broker,
         served(broker) as here,
-        httpx.AsyncClient(base_url=here.url, trust_env=False) as http,
+        httpx.AsyncClient(base_url=here.url, timeout=30, trust_env=False) as http,
     ):
         assert (await http.put(TOPIC, json={})).status_code == 201
         settings = {"mode": "shared", "start": "earliest", "ack_deadline_s": 600}
@@ -340,7 +340,7 @@ async def test_a_stream_with_a_wrong_frame_leaves_nothing(
                     assert await close_code(reader) == code
         await until(lambda: not len(inside.watches(broker)))
         assert not inside.budget(broker).incomplete
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (await http.get(SUB)).json()["lag_total"]["in_flight"]:
                 await asyncio.sleep(0.01)
     assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == []

@@ -160,7 +160,7 @@ def test_a_look_judges_what_has_expired_and_no_more_requests_than_that(monkeypat
         assert len(callers._expiring) < 500, "those that have ended are forgotten"
     clock.at_us = 20
     callers.end_revoked_requests()
-    assert (set(ended), callers._by_token) == ({0}, {})
+    assert (set(ended), callers._by_handle) == ({0}, {})
 
 
 def test_a_clock_set_back_amid_a_look_keeps_nothing_that_has_expired() -> None:

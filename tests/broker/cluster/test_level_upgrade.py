@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from seaweedq import levels
+from seaweedq.broker.cluster import level_upgrade
 from seaweedq.broker.cluster.joining import cluster_of
 from seaweedq.broker.cluster.level_upgrade import COMPARED, JoinGuard, LevelUpgrade
 from seaweedq.checks import using
@@ -225,7 +227,7 @@ async def test_it_waits_a_lease_also_where_it_finds_nobody_to_keep_out(
     async def sleep(seconds: float) -> None:
         slept.extend([seconds] if seconds else [])
 
-    monkeypatch.setattr("seaweedq.broker.cluster.level_upgrade.asyncio.sleep", sleep)
+    monkeypatch.setattr(level_upgrade, "asyncio", SimpleNamespace(sleep=sleep))  # loops of other threads sleep, too
     with crash_at("level.announced"):
         await world.upgrade.upgrade(2)
     await world.look()
@@ -243,7 +245,7 @@ async def test_while_it_rises_the_guard_ends_those_that_are_starting(world: Worl
     await world.look()
     guard = JoinGuard(world.coordination, world.level, world.roster)
     running = asyncio.create_task(guard.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         while "old" in await world.brokers():
             await asyncio.sleep(0.001)
     assert await world.brokers() == {"new", "served"}
@@ -258,7 +260,7 @@ async def test_one_that_comes_when_all_is_over_loses_its_lease(world: World) -> 
     await world.join("other.1", highest=2)
     await world.roster.load()
     guard.check()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         while "old" in await world.brokers():
             await asyncio.sleep(0.001)
     assert await world.brokers() == {"new", "other"}

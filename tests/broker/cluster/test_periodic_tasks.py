@@ -152,14 +152,14 @@ async def test_a_chore_that_fails_in_any_way_is_done_again(tmp_path: Path) -> No
 
 
 async def test_recoveries_are_broken_off_when_the_broker_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with in_loop(tmp_path, 3) as together:
+    async with in_loop(tmp_path, 3, shutdown_s=60) as together:
         here = leader(together)
         hangs = Gate()
         monkeypatch.setattr(inside.recovery(here), "_replay_all", hangs)
         dead = next(broker for broker in together.brokers if broker is not here)
         await together.crash(dead)
         await hangs.reached.wait()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             await here.stop()
         assert inside.leader(here)
         assert not inside.leader(here)._recovering

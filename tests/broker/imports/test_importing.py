@@ -223,7 +223,7 @@ async def shared_import(broker: Broker, upload: str) -> WorkId:
     """An import whose record is there, with nobody at work."""
     topic = inside.topic(broker, "t")
     where = WorkId.from_topic(topic, upload)
-    await privates.create(inside.imports(broker))(topic, where, "parquet", False)
+    await privates.create(inside.imports(broker))(topic, where, "parquet", False, None, None)
     return where
 
 

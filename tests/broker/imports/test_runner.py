@@ -69,7 +69,7 @@ def rows_of(topic: Topic) -> pa.RecordBatch:
 async def replaced(broker: Broker, topic: Topic, segments: list[int], points: list[int]) -> list[int]:
     """Have segments give way to others: the open ones, in the order of their ranges."""
     await inside.planner(broker).plan(topic, segments, points)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while any(inside.catalog(broker).segments(topic)[number].state != "sealed" for number in segments):
             await asyncio.sleep(0.01)
     found = inside.catalog(broker).segments(topic)
@@ -183,7 +183,7 @@ async def begun(broker: Broker, data: bytes | None = None) -> WorkId:
     upload, _ = await inside.uploads(broker).create(topic, len(data), "x/y", None, None)
     await inside.uploads(broker).receive(topic, upload, chunks())
     where = WorkId.from_topic(topic, upload)
-    await privates.create(inside.imports(broker))(topic, where, "parquet", False)
+    await privates.create(inside.imports(broker))(topic, where, "parquet", False, None, None)
     return where
 
 
@@ -240,6 +240,18 @@ async def test_one_that_fails_leaves_no_bytes(broker, work):
     assert await work.run(where)
     work.check_nothing_left()
     assert (await inside.imports(broker).show(inside.topic(broker, "t"), where.name)).state == "failed"
+
+
+async def test_one_whose_rows_a_later_sequence_proves_continues_after_them(broker, work, caplog):
+    async def known() -> None:
+        await ready(work)
+        raise SequenceOutOfOrder("the segment's table knows a later sequence", newest=ROWS)
+
+    work.at[3] = known
+    where = await begun(broker)
+    assert await work.run(where)
+    work.check_nothing_left()
+    assert f"the import of upload {where.name} continues after row {3 * BATCH}, because" in caplog.text
 
 
 async def test_one_that_is_parted_with_leaves_no_bytes(broker, work):
@@ -337,7 +349,7 @@ async def test_one_that_is_cancelled_leaves_no_bytes(broker, work, times):
 async def ready(work: Run) -> None:
     """Until the next batch is prepared."""
     one = work.held[0]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while inside.budget(work.broker).requests < 1.5 * one:
             await asyncio.sleep(0.005)
     await asyncio.sleep(0.1)

@@ -224,28 +224,34 @@ async def test_killed_at_each_step_all_rows_are_there_once(tmp_path, place):
 async def test_a_version_of_the_schema_that_begins_meanwhile_changes_no_batch(tmp_path, place):
     """Another broker goes on with the version of before: its batches are the same, and known as repeats."""
 
-    def schema(kind: str, *more: dict[str, str]) -> dict[str, Any]:
-        return {"fields": [{"name": "n", "type": kind}, *more]}
+    def schema(kind: str, key: str, *more: dict[str, str]) -> dict[str, Any]:
+        named = [{"id": 2, "name": key, "type": "string"}, {"id": 1, "name": "n", "type": kind}]
+        return {"fields": [*named, *more]}
 
     given = {"import_batch_rows": BATCH, "snapshot_s": 3600}
     async with in_loop(tmp_path, 2, import_reader=READER, **given) as together:
         dying, other = together.brokers
         transport = httpx.ASGITransport(Application(other))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost/v1/topics") as http:
-            made = {"format": "typed", "schema": schema("int"), "initial_segments": 3}
+            made = {"format": "typed", "schema": schema("int", "k"), "key_field": "k", "initial_segments": 3}
             assert (await http.put("/t", json=made)).status_code == 201
             await until(lambda: inside.catalog(dying).get("t"))
             uploads = []
             for numbers in cut(ALL):
                 sink = io.BytesIO()
-                pq.write_table(pa.table({"n": pa.array(numbers, pa.int32())}), sink)
+                keys = pa.array([f"k{number % 7}" for number in numbers])
+                pq.write_table(pa.table({"n": pa.array(numbers, pa.int32()), "k": keys}), sink)
                 uploads.append(await upload(dying, sink.getvalue(), "w/7"))
             one = Wanted("w", 7, uploads, "parquet", False)
             await dies(together, dying, place, write(dying, one))
-            wider = schema("long", {"name": "x", "type": "string"})
-            assert (await http.patch("/t", json={"schema": wider})).status_code == 200
+            wider = schema("long", "key", {"name": "x", "type": "string"})
+            changed = await http.patch("/t", json={"schema": wider, "if_schema_id": 0})
+            assert changed.json()["key_field"] == "key", changed.text
             record, _ = await write(other, one)
             assert (record.state, record.rows_done, record.schema_id) == ("done", len(ALL), 0)
+            for segment in range(3):
+                page = (await http.get(f"/t/segments/{segment}/messages?offset=0&limit=10000")).json()["messages"]
+                assert all(one["key"] == one["value"]["key"] == f"k{one['value']['n'] % 7}" for one in page)
         assert sorted(await read(other)) == ALL
 
 

@@ -160,14 +160,14 @@ async def test_quiet_waits_for_earlier_additions_and_not_for_later_ones() -> Non
     fate, one = Fate(FULL, None), segment()
     fate.gate.clear()
     async with running(MemoryJournal(fate)) as commit:
-        await asyncio.wait_for(commit.wait_until_idle(), 10)
+        await asyncio.wait_for(commit.wait_until_idle(), 20)
         give(commit, append(one, b"a"))
         await fate.entered.wait()
         quiet = asyncio.create_task(commit.wait_until_idle())
         await asyncio.sleep(0)
         assert not quiet.done()
         fate.gate.set()
-        await asyncio.wait_for(quiet, 10)
+        await asyncio.wait_for(quiet, 20)
     assert one.end == 0
 
 
@@ -200,7 +200,7 @@ async def test_requests_that_fill_a_commit_end_the_wait_for_it() -> None:
             await asyncio.sleep(0)
         assert not journal.commits
         waiting += [give(commit, append(one, bytes(9 * 1024 * 1024))) for _ in range(4)]
-        await asyncio.wait_for(asyncio.gather(*waiting[:6]), 10)
+        await asyncio.wait_for(asyncio.gather(*waiting[:6]), 20)
         for _ in range(20):
             await asyncio.sleep(0)
         assert [len(c.frames) for c in journal.commits] == [3, 3], "what is left fills none"
@@ -337,9 +337,9 @@ async def test_a_first_commit_of_an_earlier_history_is_never_answered(window: in
     check.gate.set()
     for request in requests:
         with pytest.raises((Fenced, NotReady)):
-            await asyncio.wait_for(request, 10)
+            await asyncio.wait_for(request, 20)
     with pytest.raises(Fenced, match="a later generation"):
-        await asyncio.wait_for(loop, 10)
+        await asyncio.wait_for(loop, 20)
     assert values(one) == []
 
 
@@ -367,14 +367,14 @@ async def test_a_durable_commit_that_does_not_fit_its_segment_ends_all(window: i
     two.tail = Tail(7)
     fate.gate.set()
     with pytest.raises(InvariantViolated, match="are added to a tail that ends at 7"):
-        await asyncio.wait_for(request, 10)
+        await asyncio.wait_for(request, 20)
     with pytest.raises(InvariantViolated):
-        await asyncio.wait_for(acks, 10)
+        await asyncio.wait_for(acks, 20)
     with pytest.raises(InvariantViolated):
-        await asyncio.wait_for(loop, 10)
+        await asyncio.wait_for(loop, 20)
     with pytest.raises((NotReady, InvariantViolated)):
-        await asyncio.wait_for(later, 10)
-    await asyncio.wait_for(commit.wait_until_idle(), 10)
+        await asyncio.wait_for(later, 20)
+    await asyncio.wait_for(commit.wait_until_idle(), 20)
 
 
 class FailingDisk(Disk):

@@ -92,7 +92,7 @@ async def test_one_that_waits_during_a_sweep_gets_what_comes_back() -> None:
         await asyncio.sleep(0)
         segments.sealed.add(0)
         segments.identities.sweep()
-    assert await asyncio.wait_for(waiting, 10)
+    assert await asyncio.wait_for(waiting, 20)
 
 
 TIMEOUT_S = 1.0
@@ -110,11 +110,11 @@ async def deaf_owner(together: InLoop) -> tuple[Broker, Topic]:
 
 @pytest.mark.brokers
 async def test_batches_wait_for_others_no_longer_than_a_publish_may_take(tmp_path: Path) -> None:
-    async with in_loop(tmp_path, publish_timeout_s=TIMEOUT_S) as together:
+    async with in_loop(tmp_path, publish_timeout_s=2 * TIMEOUT_S) as together:
         one, topic = await deaf_owner(together)
         rows = _rows(topic)
         batches = [asyncio.create_task(inside.publisher(one).batch(topic, rows, None)) for _ in range(4 * IDENTITIES)]
-        async with asyncio.timeout(2.5 * TIMEOUT_S):
+        async with asyncio.timeout(7 * TIMEOUT_S):  # one after another they would take 8
             outcomes = await asyncio.gather(*batches, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {Unavailable}
 
@@ -203,7 +203,7 @@ async def test_nobody_waits_for_quiet_once_no_commit_can_come_any_more(tmp_path:
         quiet = asyncio.create_task(inside.group_commit(broker).wait_until_idle())
         (commits,) = [task for task in privates.tasks(broker) if task.get_name() == "group commit"]
         commits.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             await quiet
         with pytest.raises(Unavailable):
             await publishing

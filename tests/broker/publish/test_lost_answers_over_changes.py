@@ -18,7 +18,7 @@ pytestmark = pytest.mark.brokers
 @pytest.mark.parametrize("change", ["split", "merge", "split and merge"])
 @pytest.mark.parametrize("taken", [True, False])
 async def test_each_message_is_there_once(tmp_path: Path, producer: str | None, change: str, taken: bool) -> None:
-    async with in_loop(tmp_path, publish_timeout_s=8) as together:
+    async with in_loop(tmp_path, publish_timeout_s=60) as together:
         one, two = together.brokers
         await make(one, 2)
         topic, theirs = inside.topic(one, "t"), await inside.catalog(two).require("t")

@@ -276,7 +276,7 @@ async def test_a_segment_map_has_the_time_of_the_cluster(tmp_path: Path) -> None
 async def test_unless_others_answer_only_messages_with_a_lifetime_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with in_loop(tmp_path, 2, publish_timeout_s=1) as together, everywhere(together) as clients:
+    async with in_loop(tmp_path, 2, publish_timeout_s=2.5) as together, everywhere(together) as clients:
         await make(together.brokers[0])
         owner = next(n for n, one in enumerate(together.brokers) if list(inside.catalog(one).owned_by(one.id)))
         http, time = clients[owner], inside.readables(together.brokers[owner]).time

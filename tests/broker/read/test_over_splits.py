@@ -77,7 +77,7 @@ async def test_a_wait_ends_when_the_segment_is_sealed(tmp_path: Path, owner: int
             done, _ = await asyncio.wait([waiting], timeout=0.3)
             assert not done
             successors = await replace(together, [0], 2)
-            answer = await asyncio.wait_for(waiting, 5)
+            answer = await asyncio.wait_for(waiting, 15)
             assert answer.status_code == 200, answer.text
             if arrow:
                 assert pa.ipc.open_stream(answer.content).read_all().num_rows == 0
@@ -179,7 +179,7 @@ async def test_a_pull_says_there_is_nothing_only_if_no_segment_is_in_between(tmp
             assert not done
             publishing = asyncio.create_task(publish(clients[1], 1))
             await asyncio.sleep(0.05)
-        assert len(await asyncio.wait_for(pulling, 5)) in (0, 40)
+        assert len(await asyncio.wait_for(pulling, 15)) in (0, 40)
         await publishing
 
 
@@ -249,7 +249,7 @@ async def test_a_broker_that_only_heard_of_successors_knows_what_was_before(tmp_
 
 
 async def test_a_dispatcher_that_crashes_amid_a_lineage_is_followed_without_loss(tmp_path: Path) -> None:
-    async with in_loop(tmp_path, 3, lease_s=3.0) as together, everywhere(together) as clients:
+    async with in_loop(tmp_path, 3) as together, everywhere(together) as clients:
         await make(together.brokers[0], 2)
         dispatcher, owner = pair(together)
         await given(together, owner)

@@ -18,6 +18,6 @@ async def test_positions_are_there_once_all_owners_have_answered(
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
         await publish(broker, topic, "1")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             found = await inside.positions(broker).positions(topic)
         assert [one.end for one in found.values()] == [1]

@@ -12,6 +12,7 @@ import pytest
 from seaweedq.broker.broker import Broker
 from seaweedq.checks import using
 from seaweedq.coordination.interface import Delete, Put
+from seaweedq.journal.object_format import put_done
 from seaweedq.storage.generations import Generation, create_generation, newest_number
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers import inside
@@ -171,6 +172,61 @@ async def test_acks_of_a_journal_that_is_left_out_hide_nothing(tmp_path: Path) -
         assert await world.delivered(alive[1]) == world.acked
 
 
+async def test_mirrored_journals_without_sets_are_taken_from_running_mirrors(tmp_path: Path) -> None:
+    """Coordination is empty. One process has died, and those of its mirrors live: nothing is lost once the loss of all
+    journals is accepted."""
+    settings = {"journal": "mirrored", "journal_exposure_s": 3600.0, "mirror_patience_s": 5.0}
+    async with returned(tmp_path, 3, **settings) as world:
+        together, first = world.together, world.together.brokers[0]
+        await until(lambda: all(len(inside.journal(one).mirrors) == 2 for one in together.brokers))
+        await make(first, 3)
+        await world.snapshot()
+        await world.publish(first, 30)
+        dead = sorted(one.id for one in together.brokers)
+        lives = await world.crash_all()
+        waiting = await world.bring_back(CopiedCoordination(), lives[1:], in_their_processes=True)
+        waiting += await world.bring_back(together.coordination, lives[:1])
+        for is_dry in (True, False):
+            report = await world.rebuild(waiting[0], dry_run=is_dry)
+            assert (report["journals"], report["left_out"], report["hindering"]) == (dead, [], {})
+            for one in dead:
+                assert f"`seaweedq journal accept-loss {one}`" in " ".join(report["may_be_lost"])
+        alive = await world.go_on(waiting)
+        journals = inside.roster(alive[0]).journals
+        await until(lambda: all(journals[one].record.unknown for one in dead))
+        async with at(together, alive[1]) as http:
+            for one in dead:
+                answer = await http.post("/v1/cluster/accept-loss", json={"broker": one})
+                assert answer.status_code == 200, answer.text
+        await until(lambda: not set(dead) & inside.roster(alive[1]).journals.keys())
+        await world.publish(alive[2], 30)
+        assert await world.delivered(alive[1]) == world.acked
+        assert all(record.state == "sealed" for number, record in records(alive[1]).items() if number < 3)
+
+
+@pytest.mark.parametrize("is_held", [True, False], ids=["some are held", "none is held"])
+async def test_a_dry_run_says_of_mirrored_journals_what_is_done(is_held: bool, tmp_path: Path) -> None:
+    """Coordination is of an earlier day, and has the sets. The process that rebuilds has holdings of two journals; or
+    it has begun anew, and one of the journals is done."""
+    settings = {"journal": "mirrored", "journal_exposure_s": 3600.0, "mirror_patience_s": 5.0}
+    async with returned(tmp_path, 3, **settings) as world:
+        together, first = world.together, world.together.brokers[0]
+        await until(lambda: all(len(inside.journal(one).mirrors) == 2 for one in together.brokers))
+        earlier = await world.copy()
+        await make(first, 3)
+        await world.publish(first, 30)
+        lives = await world.crash_all()
+        expected = {lives[0].id} if is_held else {one.id for one in lives[:2]}
+        if not is_held:
+            await put_done(together.store, lives[2].id)
+        waiting = await world.bring_back(earlier, lives, in_their_processes=is_held)
+        dry, done = [await world.rebuild(waiting[0], dry_run=is_dry) for is_dry in (True, False)]
+        lost = " ".join(done["may_be_lost"])
+        assert {one.id for one in lives if f"`seaweedq journal accept-loss {one.id}`" in lost} == expected
+        for told in ("journals", "left_out", "hindering", "may_be_lost"):
+            assert dry[told] == done[told]
+
+
 POINTS = ("generation", "announced", "saved", "replacing", "page", "replaced", "backed", "done")
 
 
@@ -301,7 +357,7 @@ async def test_a_topic_that_no_backup_has_comes_back(tmp_path: Path, count: int)
 
 
 FIELDS = [{"name": "k", "type": "string"}, {"name": "n", "type": "int"}]
-WIDER = [{"name": "k", "type": "string"}, {"name": "n", "type": "long"}, {"name": "x", "type": "int"}]
+WIDER = [{"id": 1, "name": "key", "type": "string"}, {"name": "n", "type": "long"}, {"name": "x", "type": "int"}]
 
 
 @pytest.mark.parametrize(
@@ -317,18 +373,18 @@ async def test_versions_of_a_schema_that_no_backup_has_come_back(tmp_path: Path,
     async with returned(tmp_path, 1, journal="object") as world:
         store, first = world.together.store, world.together.brokers[0]
         async with at(world.together, first) as http:
-            await http.put("/v1/topics/t", json={"format": "typed", "schema": {"fields": FIELDS}})
+            await http.put("/v1/topics/t", json={"format": "typed", "schema": {"fields": FIELDS}, "key_field": "k"})
             await http.post("/v1/topics/t/messages", json={"value": {"k": "a", "n": 1}})
             await world.snapshot()
             backups = set(await store.list("_coordination/", "", 1000))
-            wider = await http.patch("/v1/topics/t", json={"schema": {"fields": WIDER}})
+            wider = await http.patch("/v1/topics/t", json={"schema": {"fields": WIDER}, "if_schema_id": 0})
             assert wider.json()["schema_id"] == 1, wider.text
-            await http.post("/v1/topics/t/messages", json={"value": {"k": "b", "n": 2**40, "x": 1}})
+            await http.post("/v1/topics/t/messages", json={"value": {"key": "b", "n": 2**40, "x": 1}})
             with using(points), suppress(RuntimeError):
                 await http.patch("/v1/topics/t", json={"schema": {"fields": WIDER[:2]}, "if_schema_id": 1})
             newest = inside.topic(first, "t").layout.schema_id
             more = {} if newest == 2 else {"x": 2}
-            assert (await http.post("/v1/topics/t/messages", json={"value": {"k": "c", **more}})).status_code == 200
+            assert (await http.post("/v1/topics/t/messages", json={"value": {"key": "c", **more}})).status_code == 200
         waiting = await world.bring_back(CopiedCoordination(), await world.crash_all())
         for name in await store.list("_coordination/", "", 1000):
             if not kept or name not in backups:
@@ -339,11 +395,13 @@ async def test_versions_of_a_schema_that_no_backup_has_come_back(tmp_path: Path,
         last = 1 if point == "schema.decided" else 2
         async with at(world.together, alive) as http:
             assert (await http.get("/v1/topics/t/schemas")).json() == {"schema_ids": [*range(last + 1)]}
-            assert (await http.get("/v1/topics/t")).json()["schema_id"] == last
+            facts = (await http.get("/v1/topics/t")).json()
+            assert (facts["schema_id"], facts["key_field"]) == (last, "key")
+            assert facts["schema"]["fields"][0]["aliases"] == ["k"]
             answer = await http.get("/v1/topics/t/segments/0/messages?offset=0")
             assert answer.status_code == 200, answer.text
             found = [message["value"] for message in answer.json()["messages"]]
-            assert [(one["k"], one["n"]) for one in found] == [("a", 1), ("b", 2**40), ("c", None)]
+            assert [(one["key"], one["n"]) for one in found] == [("a", 1), ("b", 2**40), ("c", None)]
             assert [one.get("x") for one in found] == ([None, 1, 2] if last == 1 else [None] * 3)
             again = [*WIDER[:2], {"name": "x", "type": "string"}]
             assert (await http.patch("/v1/topics/t", json={"schema": {"fields": again}})).status_code == 409

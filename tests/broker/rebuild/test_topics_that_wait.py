@@ -55,7 +55,7 @@ async def test_a_cursor_above_its_segments_end(tmp_path: Path, caplog: pytest.Lo
             assert 'seaweedq_restored{found="cursor"} 1.0' in (await http.get("/metrics")).text
             assert (await http.post("/v1/cluster/rebuild", json={"dry_run": True})).status_code == 409
             assert not alive.lost.is_set()
-            assert (await http.post("/v1/cluster/rebuild", json={})).status_code == 409
+            assert (await http.post("/v1/cluster/rebuild", json={})).status_code == 503
         waiting = await world.next_life(alive)
         assert waiting.waiting
         await world.rebuild(waiting)

@@ -77,7 +77,7 @@ async def test_a_stop_waits_until_no_set_names_it() -> None:
     await asyncio.sleep(0.3)
     assert not waiting.done()
     await world.set_of("another")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         await waiting
 
 
@@ -100,5 +100,5 @@ async def test_a_stop_waits_while_coordination_is_away(monkeypatch: pytest.Monke
     await asyncio.sleep(0.3)
     assert not waiting.done(), "the set names it still"
     await world.set_of("another")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         await waiting

@@ -174,6 +174,14 @@ async def test_a_frame_with_other_rows_than_it_says_is_damage(tmp_path: Path) ->
             await replay_of(broker).replay(broker.id, reading([Commit(0, (wrong,))]))
 
 
+async def test_a_gap_between_the_rows_of_a_journal_is_damage(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        commits = [Commit(0, (rows(topic, 0, 0), rows(topic, 0, 3)))]
+        with pytest.raises(JournalDamaged, match="rows 1 to 2 of topics/t/segment=0/ are missing"):
+            await replay_of(broker).replay(broker.id, reading(commits))
+
+
 async def test_records_of_other_topics_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path) as broker:
         topic, _ = await subscribed(broker)

@@ -119,12 +119,14 @@ async def test_rows_of_segments_that_moved_are_looked_for_in_their_chains(tmp_pa
         failed = rows(topic, 3, (1, 2))  # before the move back
         assert (await replay.replay(two.id, committed([failed]))).rows == 0
         for broker, frame in ((one, rows(topic, 3, (1, 4))), (two, rows(topic, 1, (1, 2)))):
-            with pytest.raises(JournalDamaged, match="would be lost: the segment's files contain other rows there"):
+            with pytest.raises(
+                JournalDamaged, match="would be lost: the segment's files contain other rows at these offsets"
+            ):
                 await replay.replay(broker.id, committed([frame]))
         more = rows(topic, 4, (1, 3))
         assert (await replay.replay(one.id, committed([*mine, more]))).rows == 1
         with pytest.raises(
-            JournalDamaged, match=f"ends at 5, in term 1-3 .{one.id}., and the segment has the term 1-3"
+            JournalDamaged, match=f"end at offset 5, in term 1-3 .{one.id}., and the segment's record states term 1-3"
         ):
             await replay.replay(one.id, committed([rows(topic, 5, (1, 4))]))
 
@@ -153,9 +155,9 @@ async def test_rows_that_another_history_has_overwritten_are_damage_and_stay(
         await until(lambda: "has not been recovered yet" in caplog.text)
         assert journal in together.store.objects
         assert two.id in inside.roster(one).journals
-        assert "rows 0 to 1 of topics/t/segment=0/" in caplog.text
-        assert f"of term 1-2 ({two.id})" in caplog.text
-        assert f"of term 2-3 ({one.id})" in caplog.text
+        assert "rows 0 to 0 of topics/t/segment=0/, written in" in caplog.text
+        assert f"in term 1-2 ({two.id})" in caplog.text
+        assert f"in term 2-3 ({one.id})" in caplog.text
 
 
 async def test_a_segment_that_changes_hands_meanwhile_is_no_damage(tmp_path: Path) -> None:

@@ -105,6 +105,9 @@ class DeadQuorum:
         for peer in reached:
             peer.fenced.add(self._broker)
 
+    async def look(self) -> None:
+        pass
+
     async def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
         found: dict[int, Commit] = {}
         for peer in self._peers:

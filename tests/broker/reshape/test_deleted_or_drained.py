@@ -34,7 +34,7 @@ def hold(broker: Broker, step: str) -> Gate:
 
 
 async def reached(gate: Gate) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await gate.reached.wait()
 
 

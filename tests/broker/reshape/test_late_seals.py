@@ -84,9 +84,7 @@ def test_plans_against_a_seal_are_undone_in_all_of_their_segments() -> None:
 )
 def test_a_seal_is_not_carried_out_against_what_has_happened(other: SegmentRecord | None) -> None:
     records = {0: open_record(LEFT)} | ({1: Versioned(other, 3)} if other else {})
-    with pytest.raises(
-        SegmentConflict, match="segment 1 is being replaced, or was replaced, together with other segments"
-    ):
+    with pytest.raises(SegmentConflict, match="but another split or merge replaced, or will replace, segment 1"):
         intents.resume(TOPIC, records, MERGE)
 
 

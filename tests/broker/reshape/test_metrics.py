@@ -87,7 +87,7 @@ async def test_the_pause_is_as_long_as_publishes_are_held(tmp_path: Path) -> Non
             await until(lambda: not inside.reshaper(broker).under_way)
             after = await metrics(http)
     assert after[f"{PAUSE}_count"] == 1
-    assert HELD_S <= after[f"{PAUSE}_sum"] < HELD_S + 5
+    assert HELD_S <= after[f"{PAUSE}_sum"] < HELD_S + 30
     assert {n: r.end_offset for n, r in records(broker).items() if r.state == "sealed"} == {0: 1}
 
 

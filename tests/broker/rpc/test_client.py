@@ -18,8 +18,9 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.broker.rpc import client
-from seaweedq.broker.rpc.client import Peers, Request, ask_while, is_refused
+from seaweedq.broker.rpc.client import Peers, ask_while, is_refused
 from seaweedq.broker.rpc.messages import Heartbeat, HeartbeatCall
+from seaweedq.broker.rpc.peer_connections import Request
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.records import TopicConfig
@@ -111,7 +112,7 @@ async def test_after_the_end_others_are_unavailable() -> None:
         await peers.call(url, "status", None, bool, 1)
 
 
-async def asked(peers: Peers, url: str, timeout_s: float = 5.0) -> SeaweedqError:
+async def asked(peers: Peers, url: str, timeout_s: float = 20.0) -> SeaweedqError:
     """The error of a call."""
     with pytest.raises(SeaweedqError) as raised:
         await peers.call(url, "greet", HeartbeatCall(0), Heartbeat, timeout_s)
@@ -143,7 +144,7 @@ async def test_silence_an_end_and_another_answer_are_no_refusal(answer: bytes | 
     host, port = server.sockets[0].getsockname()
     peers = stranger_peers()
     try:
-        error = await asked(peers, f"http://{host}:{port}", 0.3 if answer is None else 5.0)
+        error = await asked(peers, f"http://{host}:{port}", 0.3 if answer is None else 20.0)
     finally:
         await peers.close()
         server.close()
@@ -175,7 +176,7 @@ async def test_a_request_that_a_broker_holds_is_answered_when_it_stops(tmp_path:
             await asyncio.sleep(0.1)
             assert not holding.done()
             serving.stop.ask()
-            later = await asyncio.wait_for(holding, 10)
+            later = await asyncio.wait_for(holding, 30)
         await peers.close()
         assert [(one.broker, one.leaving) for one in (now, later)] == [(broker.id, False), (broker.id, True)]
         assert 0 < now.now_us < later.now_us
@@ -210,6 +211,7 @@ async def test_a_request_on_a_kept_connection_that_breaks_is_sent_once(method: s
     finally:
         await peers.close()
         server.close()
+        await asyncio.sleep(0.05)
 
 
 @pytest.mark.brokers

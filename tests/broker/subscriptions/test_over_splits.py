@@ -84,7 +84,7 @@ async def test_a_successor_waits_until_all_its_predecessors_are_acked(tmp_path: 
         waiting = asyncio.create_task(pull(other, wait_s=20))
         await asyncio.wait([waiting], timeout=0.1)
         await ack(http, by_segment[1][:1])
-        assert sorted(m["id"] for m in await asyncio.wait_for(waiting, 5)) == sorted(behind)
+        assert sorted(m["id"] for m in await asyncio.wait_for(waiting, 15)) == sorted(behind)
 
 
 async def test_a_pull_waits_for_a_segment_in_replacement_and_is_never_empty(
@@ -113,7 +113,7 @@ async def test_a_pull_waits_for_a_segment_in_replacement_and_is_never_empty(
         assert not done
         go_on.set()
         inside.group_commit(one).wait_until_idle = quiet  # type: ignore[method-assign]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             assert len((await asyncio.gather(*pulls))[0]) in (0, 40)
             assert len([m for found in await asyncio.gather(*pulls) for m in found]) == 40
             assert len((await fetch).json()["messages"]) == 40

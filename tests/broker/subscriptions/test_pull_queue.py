@@ -173,7 +173,7 @@ async def test_pulls_that_wait_hear_of_a_subscription_that_is_closed(tmp_path: P
         dispatcher.forget(topic, "s")  # and opened again, with another room
         await settle()
         await publish(broker, topic, "1", "2", "3")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             assert sorted(offsets([m for one in pulls for m in (await one).messages])) == [0, 1, 2]
 
 
@@ -199,7 +199,7 @@ class Looking(Pulling):
 
     def __init__(self) -> None:
         none: Any = None
-        view: Any = SimpleNamespace(catalog=none, clock=SystemClock())
+        view: Any = SimpleNamespace(catalog=none, clock=SystemClock(), traces=None)
         opened: Any = SimpleNamespace(open=lambda topic, name: self.open(topic, name))
         readables: Any = SimpleNamespace(refresh=self._refresh)
         super().__init__(view, opened, readables, 1)
@@ -224,7 +224,7 @@ class Looking(Pulling):
 
 async def test_what_comes_during_the_look_is_looked_for() -> None:
     topic: Any = ATopic()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         assert (await Looking().pull(topic, "s", Pull(1, 60))).messages == ["a message"]
 
 
@@ -260,7 +260,7 @@ async def test_what_comes_while_an_owner_does_not_answer_is_looked_for() -> None
     then the first of them alone looked."""
     topic: Any = ATopic()
     looking = Unheard()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         pulls = [asyncio.create_task(looking.pull(topic, "s", Pull(1, 60))) for _ in range(3)]
         await looking.asked.wait()
         topic.signal.wake()

@@ -283,6 +283,7 @@ async def test_a_dispatcher_that_dies_behind_a_seek_keeps_only_its_epochs_acks(t
         (dispatcher,) = [b for b in together.brokers if inside.dispatcher(b).names()]
         (left,) = [c for c, b in zip(clients, together.brokers, strict=True) if b is not dispatcher]
         await together.crash(dispatcher)
+        await all_readable(left)
         late = await left.post(f"{SUBSCRIPTION}/ack", json={"ids": [*ids[20:30], more[0]]})
         assert (late.json()["acked"], sorted(late.json()["unknown"])) == (1, sorted(ids[20:30]))
         assert sorted(await rest_of(left)) == sorted([*ids[8:], *more[1:]])

@@ -55,7 +55,7 @@ async def test_segments_end_at_the_bound(tmp_path: Path) -> None:
 
 
 async def test_a_deletion_makes_room(tmp_path: Path) -> None:
-    async with running(tmp_path, max_topics=1, lease_s=60) as broker:
+    async with running(tmp_path, max_topics=1) as broker:
         topic = await make_topic(broker)
         with pytest.raises(TooManyTopics):
             await create(broker, "other")
@@ -65,7 +65,7 @@ async def test_a_deletion_makes_room(tmp_path: Path) -> None:
 
 
 async def test_a_split_that_is_planned_counts(tmp_path: Path) -> None:
-    async with running(tmp_path, max_segments=4, lease_s=60) as broker:
+    async with running(tmp_path, max_segments=4) as broker:
         topic = await make_topic(broker)
         await inside.planner(broker).plan(topic, [0], [1 << 30])
         with pytest.raises(TooManySegments):
@@ -79,7 +79,7 @@ async def test_nothing_is_asked_far_below(tmp_path: Path, monkeypatch: pytest.Mo
     async def count(self: Any, prefix: str) -> int:
         raise AssertionError(prefix)
 
-    async with running(tmp_path, lease_s=60) as broker:
+    async with running(tmp_path) as broker:
         monkeypatch.setattr(type(held(broker)), "count", count)
         await create(broker, "t", 3)
         assert await held(broker).get(keys.GROWTH.key()) is None
@@ -89,7 +89,7 @@ async def test_near_the_bound_two_that_counted_at_once_count_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_quota, "TRIES", 1)
-    async with running(tmp_path, max_topics=10, lease_s=60) as broker:
+    async with running(tmp_path, max_topics=10) as broker:
         one, two = await asyncio.gather(*(inside.quota(broker).reserve(1, 1) for _ in range(2)))
         assert one == two
         commit = broker.process.coordination.commit

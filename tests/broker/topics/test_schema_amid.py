@@ -24,11 +24,22 @@ STEPS = 6
 
 
 def fields_of(version: int) -> list[dict[str, Any]]:
-    """The fields of a version: each has one more, and from the third on `n` is wider. The last one drops `f0`, which no
-    publisher sends by then."""
+    """The fields of a version: each has one more, and from the third on `n` is wider; it is renamed twice, and the key
+    once. The last one drops `f0`, which no publisher sends by then."""
     more = [{"name": f"f{number}", "type": "int"} for number in range(version == STEPS, version)]
     n = {"name": "n", "type": "long"} if version > 2 else BASE[1]
-    return [*reversed(more), n, BASE[0]] if version else BASE
+    names = {"id": 1, **BASE[0], "name": key_of(version)}, {"id": 2, **n, "name": number_of(version)}
+    return [*reversed(more), *reversed(names)] if version else BASE
+
+
+def key_of(version: int) -> str:
+    """The name of the key field."""
+    return "key" if version > 3 else "k"
+
+
+def number_of(version: int) -> str:
+    """The name of the other field of the first version."""
+    return ("n", "m", "number")[(version > 1) + (version > 4)]
 
 
 class Amid:
@@ -69,13 +80,15 @@ class Amid:
             rows = []
             for at in range(3):
                 number = sequence + at
-                value = {"k": f"{name}-{number}", "n": number, **{f"f{f}": number for f in range(version > 3, version)}}
-                rows.append(value if version <= 2 else {**value, "n": 2**40 + number})
-            headers = {"Producer-Id": name, "Producer-Sequence": str(sequence)}
+                value = {f"f{f}": number for f in range(version > 3, version)}
+                value |= {key_of(version): f"{name}-{number}", number_of(version): number + 2**40 * (version > 2)}
+                rows.append(value)
+            headers = {"Producer-Id": name, "Producer-Sequence": str(sequence), "Schema-Id": str(version)}
             body = {"messages": [{"value": row} for row in rows]}
             answer = await self.ask("POST", "/messages", json=body, headers=headers)
             assert answer.status_code == 200, answer.text
-            self.sent |= {row["k"]: row for row in rows}
+            names = {key_of(version): "key", number_of(version): "number"}
+            self.sent |= {row[key_of(version)]: {names.get(n, n): v for n, v in row.items()} for row in rows}
             sequence += len(rows)
             await asyncio.sleep(0)
 
@@ -125,13 +138,13 @@ async def test_no_row_is_lost_doubled_or_changed(tmp_path: Path) -> None:
             await amid.ask("POST", "/flush")
         amid.stopping = True
         await asyncio.gather(*tasks)
-        names = ["k", "n", *(f"f{number}" for number in range(1, STEPS))]
+        names = ["key", "number", *(f"f{number}" for number in range(1, STEPS))]
         expected = {key: {name: row.get(name) for name in names} for key, row in amid.sent.items()}
         found = await amid.rows()
         assert len(found) == len(expected), "each row once"
-        assert {row["k"]: {**row} for row in found} == expected
+        assert {row["key"]: {**row} for row in found} == expected
         await amid.ask("POST", "/flush")
-        assert {row["k"]: {**row} for row in await amid.rows()} == expected, "also from files"
+        assert {row["key"]: {**row} for row in await amid.rows()} == expected, "also from files"
     for name, file in store.objects.items():
         if name.startswith("topics/t/"):
             schema, metadata = pq.read_schema(io.BytesIO(bytes(file))), pq.read_metadata(io.BytesIO(bytes(file)))

@@ -61,7 +61,7 @@ async def test_a_creation_that_waits_holds_up_no_other_one(tmp_path: Path) -> No
     async with running(tmp_path, store) as broker, asking(broker) as http:
         slow = [asyncio.create_task(http.put("/v1/topics/slow")) for _ in range(2)]
         await store.gate.reached.wait()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             assert (await http.put("/v1/topics/quick")).status_code == 201
         store.gate.open.set()
         assert sorted(answer.status_code for answer in await asyncio.gather(*slow)) == [200, 201]
@@ -124,7 +124,7 @@ async def test_a_publish_whose_topic_is_not_made_in_time_leaves_no_creation(tmp_
     store = SlowStore()
     settings = {"publish_timeout_s": 0.3, "auto_create_topics": True}
     async with running(tmp_path, store, **settings) as broker, asking(broker) as http:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             answer = await http.post("/v1/topics/slow/messages", json={"value": 1})
         assert answer.status_code == 503
         left = await broker.process.coordination.range(keys.CREATIONS.prefix())
@@ -206,7 +206,7 @@ async def test_a_pull_that_reads_while_its_topic_goes_ends(tmp_path: Path, monke
     def load(*arguments: Any) -> Any:
         group = read.Group(0, plain(*arguments).rows)
         reached.set()
-        go_on.wait(10)
+        go_on.wait(30)
         return group
 
     plain = read.load

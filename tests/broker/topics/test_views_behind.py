@@ -94,7 +94,7 @@ async def test_what_brokers_own_is_counted_as_it_changes(tmp_path: Path) -> None
 
 
 async def test_a_split_between_two_pages_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with in_loop(tmp_path, publish_timeout_s=4) as together:
+    async with in_loop(tmp_path, publish_timeout_s=60) as together:
         one, two = together.brokers
         await make(one)
         topic, theirs = inside.topic(one, "t"), await inside.catalog(two).require("t")
@@ -123,7 +123,7 @@ async def test_a_split_between_two_pages_is_looked_at_again(tmp_path: Path, monk
 
 
 async def test_a_broker_that_hears_no_news_publishes_to_successors(tmp_path: Path) -> None:
-    async with in_loop(tmp_path, publish_timeout_s=4) as together:
+    async with in_loop(tmp_path, publish_timeout_s=60) as together:
         one, two = together.brokers
         await make(one)
         await inside.catalog(two).require("t")
@@ -144,7 +144,7 @@ async def test_a_broker_that_hears_no_news_publishes_to_successors(tmp_path: Pat
 
 
 async def test_a_dispatcher_that_hears_no_news_goes_on_with_successors(tmp_path: Path) -> None:
-    async with in_loop(tmp_path, publish_timeout_s=4) as together:
+    async with in_loop(tmp_path, publish_timeout_s=60) as together:
         one, two = together.brokers
         await make(one)
         async with at(together, one) as http, at(together, two) as other:

@@ -145,9 +145,11 @@ async def test_members_survive_every_writer(tmp_path: Path) -> None:
             await writes.create(topic, writer, write)
             principal = {"grants": [{"actions": ["read"], "topics": ["t"]}]}
             assert (await http.put("/v1/principals/p", json=principal)).status_code == 201
+            assert (await http.post("/v1/denials", json={"kind": "sub", "value": "a"})).status_code == 201
             await mark_all(together)
 
             assert (await http.put("/v1/principals/p", json=principal | {"disabled": True})).status_code == 200
+            assert (await http.post("/v1/denials", json={"kind": "sub", "value": "a"})).status_code == 201
             await ask("PATCH", "", 200, {"flush": {"max_age_s": 7}, "scaling": {"enabled": False}})
             held = await imports.read(where)
             assert held

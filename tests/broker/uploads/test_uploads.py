@@ -283,7 +283,7 @@ async def test_a_long_count_is_made_seldom_and_holds_nobody_up(world, monkeypatc
     world.pass_s(1)
     counting = asyncio.create_task(begun(world, 0, write="w/1"))
     await asyncio.sleep(0)
-    await asyncio.wait_for(begun(world, 0, write="w/1"), 5)
+    await asyncio.wait_for(begun(world, 0, write="w/1"), 15)
     assert not counting.done()
     held.set()
     await counting

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from seaweedq.cli.server.backends import open_coordination, open_store
+from seaweedq.cli.server.backends import cores, open_coordination, open_store
 from seaweedq.cli.server.journals import CHARGED_PER_S, journal_setup, object_pace
-from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.clock import CpuClock, SystemClock, SystemIds
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.interface import Put
 from seaweedq.errors import InvalidRequest
@@ -149,3 +149,22 @@ def test_the_log_says_at_the_start_which_it_is(caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.INFO):
         journal_setup(Settings(store=S3, journal="object"), SystemClock(), SystemIds(), {})
     assert "at most 8 per second in the long run, because this store charges for puts" in caplog.text
+
+
+@pytest.mark.parametrize(("quota", "expected"), [("50000 100000", 0.5), ("max 100000", None), (None, None)])
+def test_cores_are_those_of_the_affinity_within_the_quota(
+    tmp_path: Path, quota: str | None, expected: float | None
+) -> None:
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(quota + "\n")
+    assert cores(tmp_path / "cpu.max") == (expected or len(os.sched_getaffinity(0)))
+
+
+def test_the_cpu_clock_counts_the_thread_and_the_process_on_its_cores() -> None:
+    count = CpuClock(cores=0.5)
+    before = count()
+    while count()[0] < before[0] + 0.05:  # busy
+        pass
+    thread_s, process_s = (after - earlier for after, earlier in zip(count(), before, strict=True))
+    assert 0.05 <= thread_s < 1
+    assert process_s >= 2 * thread_s * 0.9

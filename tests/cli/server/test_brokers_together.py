@@ -1,5 +1,7 @@
 """`seaweedq serve --brokers 3`, for real: every broker takes what belongs to any, and none is missed when it dies."""
 
+import json
+import os
 import re
 import signal
 import socket
@@ -7,10 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime
+from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.support.history.load import until
 from tests.support.processes.broker_process import free_ports
 from tests.support.processes.together import BROKERS, TOPIC, Together, gone
 
@@ -101,6 +106,31 @@ def test_a_rolling_restart_is_no_interruption(together):
     assert stored(together, 0) == [*range(together.sent)]
 
 
+@pytest.mark.long
+def test_brokers_start_with_the_load_and_one_recovers_all(broker_process):
+    load = ["--capacity-messages-per-s", "50", "--lease-s", "2"]
+    process = broker_process("--brokers", f"1..{BROKERS}", *load, port=free_ports(BROKERS))
+    brokers = Together(process)
+    brokers.make()
+    while len(brokers.get(0, "/v1/cluster")["brokers"]) < BROKERS:
+        publish(brokers, 0)
+        time.sleep(0.1)
+    brokers.wait_ready()
+    until(lambda: len({segment["owner_url"] for segment in brokers.get(0, f"{TOPIC}/segments")["segments"]}) == BROKERS)
+    publish(brokers, 1)
+    publish(brokers, 2)
+    pids = [brokers.pid(broker) for broker in range(BROKERS)]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    process.kill()
+    process.start()
+    until(lambda: brokers.ready(brokers.urls[0]))
+    until(lambda: len(brokers.get(0, "/v1/cluster")["brokers"]) == 1)
+    assert stored(brokers, 0) == [*range(brokers.sent)]
+    process.terminate(within_s=30)
+    brokers.http.close()
+
+
 def test_a_parent_that_finds_a_port_taken_says_so_and_leaves_nobody_behind(tmp_path):
     first, data_dir = free_ports(BROKERS), tmp_path / "several"
     command = [sys.executable, "-m", "seaweedq", "serve", "--brokers", "2", "--data-dir", str(data_dir)]
@@ -109,3 +139,16 @@ def test_a_parent_that_finds_a_port_taken_says_so_and_leaves_nobody_behind(tmp_p
     assert done.returncode == 1
     assert re.search(rf"^\[2\] seaweedq: cannot listen on 127.0.0.1:{first + 1}", done.stderr, re.MULTILINE)
     assert "broker 2 ended with 1 before it was ready" in done.stderr
+
+
+def test_a_log_in_json_is_a_document_a_line_also_of_several_brokers(tmp_path):
+    command = [sys.executable, "-m", "seaweedq", "serve", "--brokers", "2", "--log-format", "json", "--port"]
+    place = [str(free_ports(BROKERS)), "--data-dir", str(tmp_path / "several")]
+    with (tmp_path / "log").open("w+") as log, subprocess.Popen([*command, *place], stderr=log, stdout=-3) as parent:
+        until(lambda: Path(log.name).read_text().count("is ready: 0 topics") == 2, within_s=60)
+        parent.terminate()
+        assert parent.wait(60) == 0
+    lines = [json.loads(line) for line in Path(log.name).read_text().splitlines()]
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    assert {line.get("number") for line in lines} == {None, 1, 2}  # of the parent, and of the brokers
+    assert datetime.fromisoformat(lines[0]["time"]).tzinfo is UTC

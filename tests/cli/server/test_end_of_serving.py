@@ -79,6 +79,24 @@ async def test_the_delay_ends_by_itself(tmp_path: Path) -> None:
         assert loop.time() - began_s >= 0.2
 
 
+async def test_a_request_on_a_connection_that_has_just_come_is_answered(tmp_path: Path) -> None:
+    """Without an answer a client does not know whether its message was stored, and must not send it again."""
+    async with running(tmp_path) as broker, served(broker) as serving:
+        port = int(serving.url.rpartition(":")[2])
+        (early, to_early), (silent, to_silent) = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        await until(lambda: len(serving.server.server_state.connections) == 2)
+        serving.stop.ask()
+        await until(lambda: not serving.server.servers or not serving.server.servers[0].is_serving())
+        to_early.write(b"POST /v1/topics/t/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}")
+        async with asyncio.timeout(WITHIN_S):
+            answer = await early.read()
+            assert await silent.read() == b"", "it is not waited for for ever"
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"connection: close" in answer.lower()
+        for one in (to_early, to_silent):
+            one.close()
+
+
 async def test_a_lost_life_ends_the_delay(tmp_path: Path) -> None:
     async with running(tmp_path, shutdown_delay_s=LONG_S) as broker, served(broker) as serving, asking() as http:
         serving.stop.ask()

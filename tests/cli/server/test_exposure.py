@@ -34,7 +34,7 @@ ALONE = [
 @pytest.mark.parametrize("given", REACHED, ids=str)
 def test_beyond_loopback_auth_must_be_said(given: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(
-        InvalidRequest, match=r"setting auth='auto' is not enough.*auth=required .*auth=none "
+        InvalidRequest, match=r"setting auth='auto' cannot be used.*auth=required .*auth=none "
     ) as raised:
         check_auth(Settings(**given))
     assert raised.value.fields["field"] == "auth"

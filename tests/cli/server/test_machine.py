@@ -101,10 +101,10 @@ def test_what_a_broker_makes_is_for_no_other_user(tmp_path: Path) -> None:
     try:
         broker.start()
         topic = f"{broker.url}/v1/topics/t"
-        assert httpx.post(f"{topic}/messages", json={"value": 1}, trust_env=False).status_code == 200
-        upload = httpx.post(f"{topic}/uploads", json={"size": 3}, trust_env=False).json()
-        assert httpx.put(upload["url"], content=b"abc", trust_env=False).status_code == 201
-        assert httpx.post(f"{topic}/flush", trust_env=False).status_code == 200
+        assert httpx.post(f"{topic}/messages", json={"value": 1}, timeout=30, trust_env=False).status_code == 200
+        upload = httpx.post(f"{topic}/uploads", json={"size": 3}, timeout=30, trust_env=False).json()
+        assert httpx.put(upload["url"], content=b"abc", timeout=30, trust_env=False).status_code == 201
+        assert httpx.post(f"{topic}/flush", timeout=30, trust_env=False).status_code == 200
     finally:
         broker.terminate()
     assert stat.S_IMODE(broker.data_dir.stat().st_mode) == 0o700

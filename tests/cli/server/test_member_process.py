@@ -1,11 +1,17 @@
 """Several brokers on one machine, the decisions: settings, command lines, pauses; and the lines of a pipe."""
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from seaweedq.cli.main import app
-from seaweedq.cli.server.given_settings import check_members
+from seaweedq.cli.server import broker_process
+from seaweedq.cli.server.given_settings import check_members, settings_of
 from seaweedq.cli.server.member_process import (
     CHUNK_BYTES,
     LAST_PAUSE_S,
@@ -19,9 +25,12 @@ from seaweedq.cli.server.member_process import (
     member_command,
     pause_s,
     quick_ends,
+    wish_in,
+    wish_line,
 )
+from seaweedq.cli.server.supervise import change_of
 from seaweedq.errors import InvalidRequest
-from seaweedq.settings import Settings
+from seaweedq.settings import BrokerRange, Settings
 
 
 @pytest.mark.parametrize(
@@ -71,7 +80,59 @@ def test_each_is_started_like_its_parent_with_a_number_and_a_port(tmp_path, monk
             "--member": str(number),
             "--port": ports[number - 1],
             "--peer-port": "0",
+            "--grpc-port": "0",
         }
+
+
+@pytest.mark.parametrize("given_", ["1..4", (1, 4)])
+def test_a_range_of_brokers_is_handed_on(tmp_path, given_):
+    settings = Settings(brokers=BrokerRange(*given_) if isinstance(given_, tuple) else given_, data_dir=tmp_path)
+    assert settings.brokers == (1, 4)
+    command = member_command(["program"], settings, 2)
+    assert command[command.index("--brokers") + 1] == "1..4"
+
+
+def test_a_range_may_be_a_variable(monkeypatch):
+    monkeypatch.setenv("SEAWEEDQ_BROKERS", "2..5")
+    assert settings_of(None, {}).brokers == (2, 5)
+    monkeypatch.setenv("SEAWEEDQ_BROKERS", "5..2")
+    with pytest.raises(InvalidRequest, match=r"brokers='5\.\.2': .* \(given by SEAWEEDQ_BROKERS\)"):
+        settings_of(None, {})
+
+
+@pytest.mark.parametrize("given_", ["0", "65", "2..1", "0..3", "1..65", "1..", "..3", "1-3", "", True, 1.5, "²"])
+def test_other_numbers_of_brokers_are_refused(given_):
+    with pytest.raises(ValidationError, match="a number from 1 to 64, or a range of such numbers"):
+        Settings(brokers=given_)
+
+
+def test_a_wish_is_read_as_it_was_told():
+    assert wish_in(wish_line(3, ["http://a", "http://b"]).encode()) == (3, ["http://a", "http://b"])
+    assert wish_in(wish_line(1, []).encode()) == (1, [])
+    assert wish_in(b"seaweedq broker.1 at http://a, store file:///s") is None
+
+
+async def test_a_broker_that_waits_for_a_rebuild_tells_no_wish(monkeypatch):
+    monkeypatch.setattr(broker_process, "WISH_S", 0)
+    waiting: Any = SimpleNamespace(waiting="a rebuild")  # such a broker has no leadership
+    async with asyncio.timeout(15):
+        await broker_process.tell_wishes(waiting)
+
+
+@given(st.integers(1, 6), st.integers(0, 6), st.sets(st.integers(1, 12)), st.integers(0, 20), st.randoms())
+def test_members_start_and_stop_within_the_range(least, more, running, wanted, random):
+    brokers = BrokerRange(least, least + more)
+    running = {number: f"http://{number}" for number in running | set(range(1, least + 1)) if number <= brokers.most}
+    urls = random.sample([*running.values()], random.randint(0, len(running)))
+    change = change_of(brokers, running, wanted, urls)
+    after = (set(running) | {number for number in change if number > 0}) - {-number for number in change}
+    assert set(range(1, least + 1)) <= after <= set(range(1, brokers.most + 1))
+    if wanted >= len(running):
+        assert len(after) == max(len(running), min(wanted, brokers.most))
+    else:
+        assert len(after) >= max(len(running) - 1, min(wanted, len(running)))
+        stopped = [number for number in running if number not in after]
+        assert all(running[number] in urls for number in stopped)
 
 
 def test_journals_of_a_broker_that_ran_alone_are_not_passed_over(tmp_path):
@@ -80,7 +141,7 @@ def test_journals_of_a_broker_that_ran_alone_are_not_passed_over(tmp_path):
     (tmp_path / "journals").mkdir()
     check_folder(settings)
     (tmp_path / "journals" / "broker.0").mkdir()
-    with pytest.raises(InvalidRequest, match="a single broker has not written"):
+    with pytest.raises(InvalidRequest, match="a broker that ran without the setting"):
         check_folder(settings)
 
 

@@ -15,7 +15,7 @@ from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import BrokerStatus
 from seaweedq.broker.rpc.peer_tls import PeerTls
 from seaweedq.cli.server.broker_process import listen_for_peers, peer_url_of, uvicorn_loop
-from seaweedq.cli.server.given_settings import check_members, check_peer_port
+from seaweedq.cli.server.given_settings import check_members, check_ports
 from seaweedq.cli.server.http_server import listen
 from seaweedq.cli.server.member_process import member_command
 from seaweedq.clock import SystemIds
@@ -177,12 +177,14 @@ def settings_of(**given: Any) -> Settings:
         ({"port": 8080, "peer_port": 8080}, "peer_port"),
         ({"port": 8080, "peer_port": 8082, "brokers": 3}, "peer_port"),
         ({"port": 8082, "peer_port": 8080, "brokers": 3}, "peer_port"),
+        ({"port": 8080, "grpc_port": 8080}, "grpc_port"),
+        ({"peer_port": 9091, "grpc_port": 9090, "brokers": 2}, "grpc_port"),
         ({"advertise_peer_url": "https://b1:8443"}, "advertise_peer_url"),
     ],
 )
 def test_ports_that_cannot_be_are_refused(given: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        check_peer_port(settings_of(**given))
+        check_ports(settings_of(**given))
     assert caught.value.fields["field"] == field
 
 
@@ -197,7 +199,7 @@ def test_ports_that_cannot_be_are_refused(given: dict[str, Any], field: str) -> 
     ],
 )
 def test_other_ports_are_taken(given: dict[str, Any]) -> None:
-    check_peer_port(settings_of(**given))
+    check_ports(settings_of(**given))
 
 
 def test_without_a_port_there_is_no_url() -> None:

@@ -44,7 +44,7 @@ def test_recovery_takes_no_more_than_its_share(broker_process: Callable[..., Bro
     large = {"SEAWEEDQ_MEMORY_BUDGET_BYTES": str(2048 * MIB), "SEAWEEDQ_JOURNAL_MAX_UNRELEASED_BYTES": str(1024 * MIB)}
     broker = broker_process(env=large)
     for number in range(TOPICS):
-        httpx.put(f"{broker.url}/v1/topics/t{number}", json={}, trust_env=False).raise_for_status()
+        httpx.put(f"{broker.url}/v1/topics/t{number}", json={}, timeout=30, trust_env=False).raise_for_status()
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda number: publish(broker.url, number), range(BODIES)))
     broker.kill()

@@ -50,12 +50,12 @@ def port_of(serving: Served) -> int:
 
 def test_clients_of_its_authority_are_answered_and_plain_http_is_not(tmp_path: Path) -> None:
     async def test(serving: Served) -> None:
-        async with httpx.AsyncClient(base_url=serving.url, verify=trusting(), trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=serving.url, verify=trusting(), timeout=30, trust_env=False) as http:
             assert (await http.put("/v1/topics/t")).status_code == 201
             sent = await http.post("/v1/topics/t/messages", json=ONE)
             assert sent.json()["count"] == 1
         plain = serving.url.replace("https", "http")
-        async with httpx.AsyncClient(base_url=plain, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=plain, timeout=30, trust_env=False) as http:
             with pytest.raises(httpx.TransportError):
                 await http.get("/healthz")
 
@@ -74,12 +74,12 @@ def test_neither_clients_nor_brokers_take_a_certificate_that_is(tmp_path: Path, 
     pair, why = BAD[kind]
 
     async def test(serving: Served) -> None:
-        async with httpx.AsyncClient(base_url=serving.url, verify=trusting(), trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=serving.url, verify=trusting(), timeout=30, trust_env=False) as http:
             with pytest.raises(httpx.ConnectError, match=why):
                 await http.get("/healthz")
         peers = stranger_peers(trusting)
         with pytest.raises(Unavailable) as caught:
-            await peers.call(serving.url, "greet", HeartbeatCall(0), Heartbeat, 5)
+            await peers.call(serving.url, "greet", HeartbeatCall(0), Heartbeat, 20)
         assert why in caught.value.inside
         await peers.close()
 
@@ -93,7 +93,7 @@ def test_brokers_call_each_other_under_the_set_authority_and_no_other(tmp_path: 
         for trust, refused in ((lambda: mine, ""), (lambda: others, "issuer"), (None, "issuer")):
             peers, inside = peers_of(serving.broker, secret, trust), ""
             try:
-                found = await peers.call(serving.url, "greet", HeartbeatCall(0), Heartbeat, 5)
+                found = await peers.call(serving.url, "greet", HeartbeatCall(0), Heartbeat, 20)
                 assert found.broker == serving.broker.id
             except Unavailable as error:
                 inside = error.inside
@@ -113,12 +113,12 @@ def test_a_renewal_under_load_loses_no_request_and_new_connections_see_it(tmp_pa
         stop = asyncio.Event()
 
         async def load(fresh: bool) -> None:
-            http = httpx.AsyncClient(base_url=serving.url, verify=trusting(), trust_env=False)
+            http = httpx.AsyncClient(base_url=serving.url, verify=trusting(), timeout=30, trust_env=False)
             while not stop.is_set():
                 answers.append((await http.post("/v1/topics/t/messages", json=ONE)).status_code)
                 if fresh:
                     await http.aclose()
-                    http = httpx.AsyncClient(base_url=serving.url, verify=trusting(), trust_env=False)
+                    http = httpx.AsyncClient(base_url=serving.url, verify=trusting(), timeout=30, trust_env=False)
             await http.aclose()
 
         loads = [asyncio.create_task(load(number % 2 == 0)) for number in range(4)]
@@ -160,7 +160,7 @@ def ask_at_once(port: int) -> None:
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = trusting().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
     answer = b""
-    with socket.create_connection(("127.0.0.1", port), 10) as raw:
+    with socket.create_connection(("127.0.0.1", port), 30) as raw:
         while True:
             with suppress(ssl.SSLWantReadError):
                 tls.do_handshake()
@@ -183,7 +183,7 @@ def test_strangers_who_shake_no_hands_have_a_bound_and_a_time(tmp_path: Path) ->
         connections: Connections = application.connections
         connections.most, connections.reserve = 4, 2
         silent = [await asyncio.open_connection("127.0.0.1", port_of(serving)) for _ in range(12)]
-        async with httpx.AsyncClient(base_url=serving.url, verify=trusting(), trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=serving.url, verify=trusting(), timeout=30, trust_env=False) as http:
             assert (await http.get("/healthz")).status_code == 200
             assert len(connections) <= 6
         for reader, writer in silent:

@@ -117,7 +117,7 @@ def test_what_comes_is_printed_once_over_a_restart(broker_process: Callable[...,
             publish(client, "followed", range(4, 6))
             printed += [json.loads(following.stdout.readline())["value"] for _ in range(2)]
             following.terminate()
-            rest, _ = following.communicate(timeout=20)
+            rest, _ = following.communicate(timeout=60)
     assert (printed, rest, following.returncode) == ([1, 2, 3, 4, 5], "", 0)
 
 

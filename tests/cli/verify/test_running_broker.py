@@ -147,7 +147,7 @@ def test_sound_while_segments_give_way_to_others(broker: BrokerProcess, client: 
 
 def test_a_file_that_was_replaced_behind_the_broker_is_found(broker: BrokerProcess, client: Client) -> None:
     publish(client, "forged", 100)
-    httpx.get(f"{broker.url}/v1/topics/forged/segments/0/messages")  # now in its cache
+    httpx.get(f"{broker.url}/v1/topics/forged/segments/0/messages", timeout=30)  # now in its cache
     file = entries(broker, "forged")[1]
     table, metadata = pq.read_table(file, partitioning=None), pq.read_metadata(file).metadata
     values = table["value"].to_pylist()
@@ -167,7 +167,7 @@ def test_a_file_that_was_replaced_behind_the_broker_is_found(broker: BrokerProce
 def test_a_missing_last_entry_is_found_though_the_broker_has_its_rows(broker: BrokerProcess, client: Client) -> None:
     publish(client, "short-chain", 100)
     publish(client, "short-chain", 100)
-    httpx.get(f"{broker.url}/v1/topics/short-chain/segments/0/messages?offset=150")
+    httpx.get(f"{broker.url}/v1/topics/short-chain/segments/0/messages?offset=150", timeout=30)
     entries(broker, "short-chain")[-1].unlink()
     done = verify(broker, "short-chain")
     assert done.returncode == 1
@@ -186,7 +186,7 @@ def test_a_damaged_page_is_found_and_never_served(broker: BrokerProcess, client:
     done = verify(broker, "flipped")
     assert done.returncode == 1
     assert "row group 0" in done.stdout
-    answer = httpx.get(f"{broker.url}/v1/topics/flipped/segments/0/messages")
+    answer = httpx.get(f"{broker.url}/v1/topics/flipped/segments/0/messages", timeout=30)
     assert (answer.status_code, answer.json()["type"]) == (500, "/problems/chain-damaged")
 
 

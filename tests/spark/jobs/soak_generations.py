@@ -91,12 +91,14 @@ def test_of_two_at_once_one_wins(spark: Any, broker: BrokerProcess, topic: str, 
 
 
 def split(broker: BrokerProcess, segment: int) -> None:
-    assert httpx.post(f"{broker.url}/v1/topics/t/segments/{segment}/split", trust_env=False).status_code == 200
+    assert (
+        httpx.post(f"{broker.url}/v1/topics/t/segments/{segment}/split", timeout=30, trust_env=False).status_code == 200
+    )
 
 
 def merge(broker: BrokerProcess, one: int, other: int) -> None:
     path = f"{broker.url}/v1/topics/t/segments/{one}/merge"
-    assert httpx.post(path, json={"with": other}, trust_env=False).status_code == 200
+    assert httpx.post(path, json={"with": other}, timeout=30, trust_env=False).status_code == 200
 
 
 def test_a_topic_whose_oldest_segments_are_gone(

@@ -166,9 +166,9 @@ def test_splits_merges_and_retention_leave_a_topic_sound(
                 client.flush("t")
 
         publish(3)
-        assert httpx.post(f"{broker.url}/v1/topics/t/segments/1/split", trust_env=False).status_code == 200
+        assert httpx.post(f"{broker.url}/v1/topics/t/segments/1/split", timeout=30, trust_env=False).status_code == 200
         publish(3)
-        merged = httpx.post(f"{broker.url}/v1/topics/t/segments/2/merge", json={"with": 3}, trust_env=False)
+        merged = httpx.post(f"{broker.url}/v1/topics/t/segments/2/merge", json={"with": 3}, timeout=30, trust_env=False)
         assert merged.status_code == 200, merged.text
         publish(2)
         client.publish("t", [{"key": "tail", "value": 0}])
@@ -192,7 +192,11 @@ def test_what_cannot_be_audited_is_said_in_a_line(
         (("trains", "--store", store), 1, f"the store {store} has no folder topics/trains"),
         (("t", "--store", "file:///none"), 1, "file:///none is not a store of seaweedq: it has no file _cluster.json"),
         (("nosuch", "--url", broker.url), 1, "topic 'nosuch' does not exist"),
-        (("t", "--conf", "memory"), 2, "--conf: 'memory' must be NAME=VALUE, such as spark.driver.memory=2g"),
+        (
+            ("t", "--conf", "memory"),
+            2,
+            "--conf: the value must be NAME=VALUE, such as spark.driver.memory=2g, not 'memory'",
+        ),
         (("t", "--storage-options", "[]"), 2, "--storage-options: the value must be a JSON object"),
     ):
         ended, out, err = command("audit", *arguments)

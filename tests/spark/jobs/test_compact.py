@@ -103,7 +103,7 @@ def test_a_topic_that_was_split_and_merged(spark: Any, broker: BrokerProcess, tm
                 client.flush("c")
                 path = f"{broker.url}/v1/topics/c/segments/"
                 if part == 0:
-                    assert httpx.post(f"{path}0/split", trust_env=False).status_code == 200
+                    assert httpx.post(f"{path}0/split", timeout=30, trust_env=False).status_code == 200
         client.publish("c", {"key": "k8", "value": "gone soon", "expires_in_s": 0.001})
         rows = client.read_table("c", live=True, expired="keep").to_pylist()
     added = compact(spark, "c", broker.url, Target(str(tmp_path)), Rules())
@@ -155,7 +155,7 @@ def test_what_is_no_rule(spark: Any, broker: BrokerProcess, tmp_path: Path) -> N
         run(Rules(order_by=("_timestamp", "_timestamp")))
     for sql, why in {
         "nope = 1": "nope",
-        "value": "has the type string; it must be a condition",
+        "value": "must be a condition, not 'value', which has the type string",
         "true) or (true": "PARSE_SYNTAX_ERROR|Syntax error",
         "sum(segment) > 1": "aggregate|GROUP|sum",
     }.items():

@@ -145,7 +145,7 @@ def test_what_is_wrong_is_said_in_a_line(
         (["--where", "value"], 2, "--where: 'value': "),
         (["--checkpoint", str(tmp_path / "file")], 2, f"--checkpoint: '{tmp_path}/file': "),
         (["--checkpoint", "/proc/at"], 2, "--checkpoint: '/proc/at': "),
-        (["--batch-rows", "0"], 2, "--batch-rows: '0' must be at least 1"),
+        (["--batch-rows", "0"], 2, "--batch-rows: the value must be at least 1, not '0'"),
     )
     for changed, code, said in wrong[cases]:
         asked = ["replay", "there", "--into", "into", "--checkpoint", place, "--url", broker.url]

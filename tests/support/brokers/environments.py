@@ -1,5 +1,7 @@
 """The environment of a broker in a test's own process, with peers and a machine that a test may replace."""
 
+from pathlib import Path
+
 from seaweedq.broker.broker import ProcessContext
 from seaweedq.broker.cluster.suspecting import OwnRevocations
 from seaweedq.broker.imports.reader_process import StartReader, no_reader
@@ -8,6 +10,7 @@ from seaweedq.cli.server.journals import journal_setup
 from seaweedq.coordination.interface import Coordination
 from seaweedq.journal.holdings import Holdings
 from seaweedq.settings import Settings
+from seaweedq.storage.file_cache import FileCache
 from seaweedq.storage.instrumented import InstrumentedStore
 from seaweedq.storage.interface import ObjectStore
 from tests.support.brokers.machine import Machine
@@ -43,4 +46,5 @@ def environment(
         import_reader,
         machine.background,
         make_keys=make_quick_keys,
+        cache=FileCache(Path(settings.cache_dir), settings.cache_bytes, clock) if settings.cache_dir else None,
     )

@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.imports.reader_process import StartReader, no_reader
 from seaweedq.broker.subscriptions.acking import AckOutcome, Selection
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.pull_rounds import DeliveredRows, Pull
@@ -18,11 +20,13 @@ from seaweedq.coordination.records import SubscriptionRecord, TopicConfig
 from seaweedq.segments.rows import Single
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from seaweedq.traces import Traces
 from tests.support.brokers import inside
 from tests.support.brokers.drawn_states import check_steps
 from tests.support.brokers.environments import environment
 from tests.support.brokers.invariants import check_invariants
 
+LEASE_S = 60.0  # nobody loses it because the machine is busy; who is to lose it has it revoked
 Commit = Callable[[Sequence[Compare], Sequence[Put | Delete]], Awaitable[int | None]]
 
 
@@ -78,9 +82,16 @@ class Gate:
 
 
 @asynccontextmanager
-async def running(folder: Path, store: MemoryStore | None = None, **settings: Any) -> AsyncIterator[Broker]:
+async def running(
+    folder: Path,
+    store: MemoryStore | None = None,
+    traces: Traces | None = None,
+    import_reader: StartReader = no_reader,
+    **settings: Any,
+) -> AsyncIterator[Broker]:
     """A broker that has started, on `folder`; stopped at the end."""
     async with starting(folder, store, **settings) as broker:
+        broker.process = replace(broker.process, traces=traces, import_reader=import_reader)
         await broker.start()
         yield broker
 
@@ -89,7 +100,7 @@ async def running(folder: Path, store: MemoryStore | None = None, **settings: An
 async def starting(folder: Path, store: MemoryStore | None = None, **settings: Any) -> AsyncIterator[Broker]:
     """A broker that has its folder, and is stopped at the end. Its coordination is a `Held`."""
     coordination = Held()
-    given = Settings(data_dir=folder, **settings)
+    given = Settings(data_dir=folder, **{"lease_s": LEASE_S, **settings})
     broker = Broker(environment(given, store or MemoryStore(), coordination, secret=given.cluster_secret))
     broker.lock()
     try:

@@ -16,22 +16,25 @@ from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster.suspecting import OwnRevocations
 from seaweedq.broker.imports.reader_process import StartReader, no_reader
-from seaweedq.broker.rpc.client import Headers, Peers, Relayed, Request, Secured
+from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.rpc.peer_connections import Headers, Relayed, Request
+from seaweedq.broker.rpc.peer_keys import Secured
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records import ClusterRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Unavailable
+from seaweedq.journal.holdings import Holdings
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from seaweedq.traces import Traces
 from tests.support import privates
 from tests.support.brokers import inside
 from tests.support.brokers.environments import environment
-from tests.support.brokers.in_process import Held
+from tests.support.brokers.in_process import LEASE_S, Held
 from tests.support.brokers.machine import Machine
 
-STEPS = 2_000
-LEASE_S = 60.0  # nobody loses it because the machine is busy; who is to lose it has it revoked
+STEPS = 6_000
 
 
 class DirectPeers(Peers):
@@ -77,6 +80,7 @@ class InLoop:
         self.peer_apps: dict[str, Any] = {}  # what answers at ports for brokers, by URL
         self.peer_ports = False  # whether those that begin have one
         self.import_reader: StartReader = no_reader
+        self.traces: Traces | None = None
         self.brokers: list[Broker] = []
         self.refusing: set[str] = set()  # URLs at which nobody seems to listen
         self.silent: set[str] = set()  # URLs at which nobody answers
@@ -91,18 +95,33 @@ class InLoop:
         )
         return await self._begin(settings, f"http://b{number}")
 
-    async def begin_again(self, dead: Broker) -> Broker:
-        """The next life of one that has ended, in its folder."""
-        return await self._begin(dead.process.settings, dead.process.url, dead.process.revoked)
+    async def begin_again(self, dead: Broker, in_its_process: bool = False) -> Broker:
+        """The next life of one that has ended, in its folder; in the same process, it has what that holds."""
+        holdings = dead.process.journals.holdings if in_its_process else None
+        return await self._begin(dead.process.settings, dead.process.url, dead.process.revoked, holdings)
 
-    async def _begin(self, settings: Settings, url: str, revoked: OwnRevocations | None = None) -> Broker:
+    async def _begin(
+        self,
+        settings: Settings,
+        url: str,
+        revoked: OwnRevocations | None = None,
+        holdings: Holdings | None = None,
+    ) -> Broker:
         secret = self.secret
         peers = DirectPeers(ChainMap(self.apps, self.peer_apps), self.refusing, self.silent)
         made = environment(
-            settings, self.store, self.coordination, url, peers, secret, self.import_reader, self.machine, revoked
+            settings,
+            self.store,
+            self.coordination,
+            url,
+            peers,
+            secret,
+            self.import_reader,
+            self.machine,
+            revoked,
+            holdings,
         )
-        if self.peer_ports:
-            made = replace(made, peer_url=peer_url_of(url))
+        made = replace(made, peer_url=peer_url_of(url) if self.peer_ports else "", traces=self.traces)
         broker = Broker(made)
         broker.lock()
         self.apps[url] = Application(broker)
@@ -154,12 +173,13 @@ async def in_loop(
     level: int | None = None,
     import_reader: StartReader = no_reader,
     machine: Machine | None = None,
+    traces: Traces | None = None,
     **settings: Any,
 ) -> AsyncIterator[InLoop]:
     """`count` brokers that see one another; all are stopped at the end. `level`: that of their cluster, if it is not
     the highest one that they read."""
     together = InLoop(folder, store or MemoryStore(), settings, machine)
-    together.import_reader = import_reader
+    together.import_reader, together.traces = import_reader, traces
     together.peer_ports = peer_ports
     if level is not None:
         record = ClusterRecord.new("c", level)

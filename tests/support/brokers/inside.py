@@ -7,6 +7,7 @@ from seaweedq.access.limits import Accounts
 from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.audit import Audit, AuditTopic
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.cluster.accepted_loss import AcceptedLoss
 from seaweedq.broker.cluster.balancing import Autoscaler
 from seaweedq.broker.cluster.leader import Leader
 from seaweedq.broker.cluster.level_upgrade import LevelUpgrade
@@ -161,6 +162,10 @@ def autoscaler(broker: Broker) -> Autoscaler:
 
 def leader(broker: Broker) -> Leader:
     return broker.leadership.leader
+
+
+def losses(broker: Broker) -> AcceptedLoss:
+    return broker.leadership.losses
 
 
 def limit_split(broker: Broker) -> LimitSplit:

@@ -95,13 +95,15 @@ class ReturnedWorld:
                 await self.together.vanish(broker)
         return dead
 
-    async def bring_back(self, coordination: Held, dead: Sequence[Broker]) -> list[Broker]:
+    async def bring_back(
+        self, coordination: Held, dead: Sequence[Broker], in_their_processes: bool = False
+    ) -> list[Broker]:
         """Has the brokers begin again over another coordination. Returns their lives, which wait or serve."""
         self.together.coordination = coordination
-        return [await self._begin_again(broker) for broker in dead]
+        return [await self._begin_again(broker, in_their_processes) for broker in dead]
 
-    async def _begin_again(self, broker: Broker) -> Broker:
-        found = await self.together.begin_again(broker)
+    async def _begin_again(self, broker: Broker, in_its_process: bool) -> Broker:
+        found = await self.together.begin_again(broker, in_its_process)
         self._lives.append(found)
         return found
 
@@ -132,7 +134,7 @@ class ReturnedWorld:
         self.together.unlisten(broker)
         await broker.stop()
         self._lives.remove(broker)
-        return await self._begin_again(broker)
+        return await self._begin_again(broker, in_its_process=True)
 
     async def delivered(self, broker: Broker, subscription: str = "s", topic: str = TOPIC) -> dict[str, list[int]]:
         """All messages that a new subscription gets, in their order, by key."""

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from seaweedq.broker.broker import Broker
 from seaweedq.cli.server.credentials import certificate_of
-from seaweedq.cli.server.http_server import HttpServer, listen, url_of
+from seaweedq.cli.server.http_server import HttpServer, grpc_port_of, listen, url_of
 from seaweedq.cli.server.stop_signals import StopDeadline, StopSignals
 
 
@@ -37,7 +37,8 @@ class Served:
         self.url = url_of("127.0.0.1", listener, "https" if self.certificate else "http")
         self.stop = stop_signals()
         self.peer_listener = listen(broker.process.settings, 0) if broker.process.peer_url else None
-        self.server = HttpServer(broker, self.stop, self.certificate, self.peer_listener)
+        grpc_port = grpc_port_of(broker.process.settings, self.certificate)
+        self.server = HttpServer(broker, self.stop, self.certificate, self.peer_listener, grpc_port)
         self.ended = asyncio.create_task(self.server.run_until_stopped(listener))
 
 

@@ -5,6 +5,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import httpx
+
+from benchmarks.metrics import metrics_of
 from tests.support.chaos.chaos import complaints, heal, judge
 from tests.support.chaos.cluster import Cluster, Member, waited
 from tests.support.chaos_clients.fleet import Fleet, Lister
@@ -17,6 +20,7 @@ MIRROR = ("mirror.held:20", "mirror.fenced")
 RECOVERER = ("mirrors.closed", "mirrors.fenced", "mirrors.copied", "mirrors.decided")
 LEASE_S = 2.0
 REACHED_S, STOP_S = 20.0, 20.0
+READY_S = 90.0  # of a start, and of mirrors, which are asked again ever later if they are late, on a busy machine
 Step = Callable[[Cluster], None]
 
 
@@ -69,6 +73,30 @@ def stopped_past_its_lease(cluster: Cluster) -> None:
     cluster.wait_healed()
 
 
+def left_with_a_mirror(cluster: Cluster) -> None:
+    """Proxies leave an owner and one of its mirrors together, apart from etcd and from the third broker, until that has
+    what both had."""
+    apart, third = cluster.members[:2], cluster.members[2]
+    assert waited(lambda: all(_mirrors_of(member) == 2 for member in apart), READY_S), "they have no two mirrors"
+    ids = {member.id for member in apart}
+    third.peers.cut("both")
+    for member in apart:
+        member.etcd.cut("both")
+    assert waited(lambda: not ids & cluster.named("journals/"), REACHED_S), "their journals were not recovered"
+    for member in cluster.members:
+        member.etcd.heal()
+        member.peers.heal()
+    cluster.wait_healed()
+
+
+def _mirrors_of(member: Member) -> float:
+    """How many mirrors its journal has."""
+    try:
+        return metrics_of(member.process.url).get("seaweedq_journal_mirrors", 0)
+    except httpx.HTTPError:  # between two lives
+        return 0
+
+
 def rolled_to(journal: str, cluster: Cluster) -> None:
     """A rolling restart, from which on journals are of this kind."""
     for member in cluster.members:
@@ -82,4 +110,4 @@ def again(member: Member, journal: str = "", fail_at: str = "") -> None:
         at = member.process.arguments.index("--journal") + 1
         member.process.arguments = (*member.process.arguments[:at], journal, *member.process.arguments[at + 1 :])
     member.process.start(wait=False, env={"SEAWEEDQ_FAIL_AT": fail_at})
-    assert waited(lambda: member.process.ready() or bool(fail_at and not member.process.alive), STOP_S)
+    assert waited(lambda: member.process.ready() or bool(fail_at and not member.process.alive), READY_S)

@@ -49,12 +49,16 @@ class Broker:
         server = self.serve()
         self.event("start")
         self.greet(server)  # the parent goes on when it has read this
+        wish: list[str] = []
         while not self.stopped:
             time.sleep(POLL_S)
+            if (orders := self.orders()) != wish and orders[:1] == ["wish"]:
+                wish = orders
+                print(f"seaweedq wants {wish[1]} brokers, least used first: {' '.join(wish[2:])}", flush=True)
         while "linger" in self.orders():
             time.sleep(POLL_S)
         self.event("stop")
-        return 0
+        return 3 if "mute" in self.orders() else 0
 
     def terminate(self, number: int, frame: object) -> None:
         """SIGTERM."""
@@ -87,6 +91,8 @@ class Broker:
     def greet(self, server: ThreadingHTTPServer) -> None:
         """Print where it is, as a broker does."""
         print("a log line", file=sys.stderr, flush=True)
+        if "mute" in self.orders():
+            return
         print(f"seaweedq broker.{os.getpid()} at http://127.0.0.1:{server.server_port}, store file:///s", flush=True)
         print("  curl something", flush=True)
 
@@ -94,10 +100,11 @@ class Broker:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--brokers", type=int)
+    parser.add_argument("--brokers")
     parser.add_argument("--member", type=int)
     parser.add_argument("--port", type=int)
     parser.add_argument("--peer-port", type=int)
+    parser.add_argument("--grpc-port", type=int)
     given = parser.parse_args()
     return Broker(given.data_dir, given.member, given.port).run()
 

@@ -31,17 +31,27 @@ def gone(pid: int) -> bool:
 
 
 class Fleet:
-    """`brokers` stand-ins and their parent on the folder `data_dir`; its grace is `grace_s`, after `delay_s`."""
+    """`brokers` stand-ins and their parent on the folder `data_dir`; its grace is `grace_s`, after `delay_s`. With
+    `pause_s` each pause before a restart is so long."""
 
-    def __init__(self, data_dir: Path, brokers: int = 3, grace_s: float = 20.0, delay_s: float = 0.0) -> None:
-        self.data_dir, self.brokers, self.grace_s, self.delay_s = data_dir, brokers, grace_s, delay_s
+    def __init__(
+        self,
+        data_dir: Path,
+        brokers: int | str = 3,
+        grace_s: float = 20.0,
+        delay_s: float = 0.0,
+        pause_s: float = 0.0,
+    ) -> None:
+        self.data_dir, self.brokers = data_dir, brokers
+        self.grace_s, self.delay_s, self.pause_s = grace_s, delay_s, pause_s
         self.log = data_dir.with_name("parent.log")
         data_dir.mkdir(exist_ok=True)
         self.process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> list[str]:
         """How the parent is started."""
-        return [sys.executable, __file__, *map(str, (self.data_dir, self.brokers, self.grace_s, self.delay_s))]
+        given = (self.data_dir, self.brokers, self.grace_s, self.delay_s, self.pause_s)
+        return [sys.executable, __file__, *map(str, given)]
 
     def start(self, *, wait: bool = True, terminal: str = "") -> None:
         """Start the parent, on a terminal if need be; wait until all brokers have started."""
@@ -55,8 +65,12 @@ class Fleet:
                 start_new_session=bool(terminal),
             )
         if wait:
-            until(lambda: len(self.events("start")) == before + self.brokers)
-            until(lambda: self.text.count("] seaweedq broker.") >= before + self.brokers)
+            self.until_started(before + int(str(self.brokers).partition("..")[0]))
+
+    def until_started(self, number: int) -> None:
+        """Wait until so many stand-ins have started, in all."""
+        until(lambda: len(self.events("start")) == number)
+        until(lambda: self.text.count("] seaweedq broker.") >= number)
 
     @property
     def pid(self) -> int:
@@ -118,18 +132,24 @@ class Fleet:
 
 
 def main() -> int:
-    from seaweedq.cli.server import supervise
+    from seaweedq.cli.server import member_process, supervise
     from seaweedq.cli.shared.common import complain
     from seaweedq.errors import SeaweedqError
-    from seaweedq.settings import Settings
+    from seaweedq.settings import BrokerRange, Settings
 
     logging.basicConfig(level="INFO", format="%(levelname)s %(message)s", stream=sys.stderr)
-    data_dir, brokers, grace_s, delay_s, terminal = sys.argv[1:]
+    data_dir, brokers, grace_s, delay_s, pause_s, terminal = sys.argv[1:]
     if terminal:  # the first one that a session's leader opens becomes its own
         os.open(terminal, os.O_RDWR)
     supervise.MARGIN_S = float(grace_s) - 1
+    if float(pause_s):
+        member_process.pause_s = lambda quick: float(pause_s) if quick else 0.0
     settings = Settings(
-        data_dir=Path(data_dir), brokers=int(brokers), port=0, shutdown_s=1, shutdown_delay_s=float(delay_s)
+        data_dir=Path(data_dir),
+        brokers=BrokerRange.parse(brokers),
+        port=0,
+        shutdown_s=1,
+        shutdown_delay_s=float(delay_s),
     )
     try:
         return supervise.supervise(settings, STAND_IN)

@@ -11,6 +11,8 @@ from tests.support.history.terms import USUAL, Terms
 Id = tuple[int, int]  # segment, offset
 RETURNS = ("restore etcd", "empty etcd", "kill amid a rebuild", "stop amid a rebuild")
 """The faults behind which coordination is of an earlier time."""
+LOST_JOURNAL = "lost journal"
+"""The fault behind which acks may be lost, since an owner and all its mirrors died."""
 RETURNED_S = 30.0  # how long before and behind one an ack may be forgotten: snapshots come late under faults, too
 
 
@@ -90,9 +92,9 @@ class Run:
 
     @cached_property
     def returns(self) -> list[tuple[float, float]]:
-        """From when to when coordination may have gone back."""
+        """From when to when coordination may have gone back, or acks were lost with a journal."""
         ended = {e.call: e.t for e in self.lines("fault", "ok", "fail")}
-        begun = [e for e in self.lines("fault", "invoke") if e.note in RETURNS]
+        begun = [e for e in self.lines("fault", "invoke") if e.note in (*RETURNS, LOST_JOURNAL)]
         return [(e.t, ended.get(e.call, float("inf"))) for e in begun]
 
     def forgotten(self, answered: float, until: float) -> bool:

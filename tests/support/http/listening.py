@@ -71,6 +71,7 @@ class Listener:
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     complete: bool = False
     aborted: bool = False
+    certificate: None = None
     ended: asyncio.Task[None] | None = None
     hear: Callable[[bytes], None] | None = None  # told of bytes as they come
 
@@ -174,4 +175,4 @@ async def listening(
     finally:
         listener.gone.set()
         listener.taking.set()
-        await asyncio.wait_for(work, 10)
+        await asyncio.wait_for(work, 20)

@@ -55,7 +55,7 @@ def frame(opcode: int, content: bytes, size: int | None = None, *, last: bool = 
 
 async def next_frame(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     """The opcode and the content of the frame that comes."""
-    first, size = await asyncio.wait_for(reader.readexactly(2), 10)
+    first, size = await asyncio.wait_for(reader.readexactly(2), 20)
     if size > 125:
         size = int.from_bytes(await reader.readexactly(2 if size == 126 else 8), "big")
     return first & 0x0F, await reader.readexactly(size)

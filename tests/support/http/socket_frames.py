@@ -10,7 +10,7 @@ from websockets.exceptions import ConnectionClosed
 
 async def told(socket: ClientConnection) -> dict[str, Any]:
     """The next frame."""
-    found: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 10))
+    found: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 20))
     return found
 
 
@@ -18,6 +18,6 @@ async def closed(socket: ClientConnection) -> int | None:
     """The code with which the broker has closed; what comes before is left out."""
     try:
         while True:
-            await asyncio.wait_for(socket.recv(), 10)
+            await asyncio.wait_for(socket.recv(), 20)
     except ConnectionClosed as found:
         return found.rcvd.code if found.rcvd else None

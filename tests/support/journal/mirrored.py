@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.clock import Clock, SystemClock, SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.records import MirrorsRecord
 from seaweedq.journal.mirrored_journal import MirroredJournal, MirrorRules
@@ -22,8 +22,8 @@ KEY = keys.MIRRORS.key(BROKER)
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Waits, at most 10 s."""
-    async with asyncio.timeout(10):
+    """Waits, at most 30 s."""
+    async with asyncio.timeout(30):
         while not holds():
             await asyncio.sleep(0.005)
 
@@ -35,12 +35,13 @@ class Mirrored:
     rules: MirrorRules = field(default_factory=lambda: MirrorRules(exposure_s=None, patience_s=0.2))
     mirrors: MemoryMirrors = field(default_factory=MemoryMirrors)
     store: MemoryStore = field(default_factory=MemoryStore)
+    clock: Clock = field(default_factory=SystemClock)
 
     async def begin(self, *mirrors: str) -> MirroredJournal:
         """A journal whose set has these mirrors."""
         self.mirrors.add(*mirrors)
         slots = ObjectJournal(self.store, self.headers, SystemClock(), Pace(4))
-        journal = MirroredJournal(slots, self.store, self.mirrors, BROKER, self.rules, SystemClock())
+        journal = MirroredJournal(slots, self.store, self.mirrors, BROKER, self.rules, self.clock)
         await until(lambda: len(journal.mirrors) == min(len(mirrors), self.rules.count))
         return journal
 

@@ -1,7 +1,7 @@
 """The cluster as mirrored journals see it, in memory: brokers with their holdings, and calls that a test may spoil."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from seaweedq.clock import SystemClock, SystemIds
@@ -68,6 +68,9 @@ class MemoryMirrors:
             else:
                 found += [FoundHolding(broker, one) for one in held.fence(owner)]
         return found, silent
+
+    def own(self, owner: str) -> Set[str]:
+        return set()
 
     async def held(self, broker: str, call: HeldCall) -> bytes:
         return (await self._reach(broker, 0.1)).held(call)

@@ -14,6 +14,7 @@ class Kubernetes:
     """A client of one API server. It trusts any certificate: the server is on loopback and signs its own."""
 
     def __init__(self, url: str, token: str) -> None:
+        self.url = url
         headers = {"authorization": f"Bearer {token}"}
         self._http = httpx.Client(base_url=url, headers=headers, verify=False, trust_env=False, timeout=20)
         self._plurals: dict[tuple[str, str], tuple[str, bool]] = {}
@@ -73,3 +74,12 @@ class Kubernetes:
         while self.ask("GET", f"/api/v1/namespaces/{name}/serviceaccounts/default").status_code != 200:
             assert time.monotonic() < end, "no controller makes service accounts"
             time.sleep(POLL_S)
+
+    def token(self, namespace: str, account: str, *audiences: str, **spec: Any) -> str:
+        """A token of a service account (TokenRequest), by default for the API server, for an hour."""
+        told = {"audiences": audiences, "expirationSeconds": 3600, **spec}
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": told}
+        answer = self.ask("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token", request)
+        assert answer.status_code == 201, answer.text
+        token: str = answer.json()["status"]["token"]
+        return token

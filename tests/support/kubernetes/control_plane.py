@@ -1,7 +1,7 @@
 """Kubernetes' control plane on loopback: an etcd of its own, API server, controllers and scheduler (`make kube`).
 
-There is no kubelet and no network: `kubelet` has a stand-in. The API server has a certificate that it signs itself and
-lets in one token, which may do everything.
+There is no kubelet and no network: `kubelet` has a stand-in. The API server has a certificate of the cluster's own CA,
+and lets in one token, which may do everything. It issues tokens of service accounts, and tells the keys for them.
 """
 
 import shutil
@@ -16,6 +16,7 @@ import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from tests.support.http.certificates import Authority
 from tests.support.kubernetes.api import Kubernetes
 from tests.support.processes.broker_process import free_port
 from tests.support.processes.etcd_service import EtcdServer
@@ -58,7 +59,8 @@ class ControlPlane:
         self._wait()
         quick = ["--horizontal-pod-autoscaler-sync-period=2s", "--concurrent-deployment-syncs=1"]
         key = f"--service-account-private-key-file={self.folder / 'key.pem'}"
-        self._run("kube-controller-manager", *client, *quick, key)
+        ca = f"--root-ca-file={self.folder / 'ca.pem'}"
+        self._run("kube-controller-manager", *client, *quick, key, ca)
         self._run("kube-scheduler", *client)
 
     def log(self, name: str) -> str:
@@ -76,6 +78,9 @@ class ControlPlane:
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         (self.folder / "key.pem").write_bytes(key.private_bytes(*form))
+        authority = Authority("kubernetes")
+        (self.folder / "ca.pem").write_bytes(authority.pem)
+        authority.issue("127.0.0.1", "localhost", "kubernetes.default.svc").write(self.folder / "certificates")
         (self.folder / "tokens.csv").write_text(f"{TOKEN},tests,tests,system:masters\n")
         named = {"name": "tests"}
         config = {
@@ -89,12 +94,13 @@ class ControlPlane:
         self.kubeconfig.write_text(yaml.safe_dump(config))
 
     def _api_server(self, etcd: str) -> list[str]:
-        key = self.folder / "key.pem"
+        key, served = self.folder / "key.pem", self.folder / "certificates"
         return [
             "kube-apiserver",
             *("--etcd-servers", etcd, "--secure-port", str(self.port), "--bind-address", "127.0.0.1"),
             *("--advertise-address", "127.0.0.1", "--endpoint-reconciler-type", "none"),
-            *("--cert-dir", str(self.folder / "certificates"), "--token-auth-file", str(self.folder / "tokens.csv")),
+            *("--tls-cert-file", str(served / "cert.pem"), "--tls-private-key-file", str(served / "key.pem")),
+            *("--cert-dir", str(served), "--token-auth-file", str(self.folder / "tokens.csv")),
             *("--authorization-mode", "RBAC", "--service-cluster-ip-range", self.services),
             *("--service-account-issuer", self.url, "--service-account-key-file", str(key)),
             *("--service-account-signing-key-file", str(key)),

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from tests.support.kubernetes.api import Kubernetes
 from tests.support.kubernetes.pod import Place, Pod, Stop, local, now
@@ -53,10 +54,12 @@ class Kubelet:
         for name, zone in NODES.items():
             labels = {"kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux"}
             labels |= {"topology.kubernetes.io/zone": zone, "topology.kubernetes.io/region": "here"}
-            self.api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})
-            self.api.ask("PATCH", f"/api/v1/nodes/{name}/status", {"status": _node_status()})
+            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
             lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}}
-            self.api.create({**lease, "spec": _lease(name)}, "kube-node-lease")
+            for path, made in (("/api/v1/nodes", node), (LEASES, {**lease, "spec": _lease(name)})):
+                answer = self.api.ask("POST", path, made)
+                assert answer.status_code in (201, 409), answer.text  # or a kubelet of another namespace was here
+            self.api.ask("PATCH", f"/api/v1/nodes/{name}/status", {"status": _node_status()})
         self._thread.start()
 
     def end(self) -> None:
@@ -65,8 +68,14 @@ class Kubelet:
         self._thread.join()
 
     def ready(self) -> list[Pod]:
-        """The pods that are ready and not told to stop."""
-        return [pod for pod in list(self.pods.values()) if pod.ready and not pod.stopping]
+        """The brokers' pods that are ready and not told to stop."""
+        ready = [pod for pod in list(self.pods.values()) if pod.ready and not pod.stopping]
+        return [pod for pod in ready if pod.meta["labels"].get("app.kubernetes.io/component") == "broker"]
+
+    def crash(self, name: str) -> None:
+        """Kill the container of a pod."""
+        (pod,) = [pod for pod in self.pods.values() if pod.name == name]
+        pod.crash()
 
     def watch_readiness(self) -> None:
         """Begin `least_ready` anew."""
@@ -119,12 +128,22 @@ class Kubelet:
         folder.mkdir(parents=True)
         image = manifest["spec"]["containers"][0]["image"]
         root = f"/api/v1/namespaces/{self.namespace}"
+        api = urlsplit(self.api.url)
+        meta, account = manifest["metadata"], manifest["spec"]["serviceAccountName"]
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": meta["name"], "uid": meta["uid"]}
+
+        def token(asked: dict[str, Any]) -> str:
+            audiences = [asked["audience"]] if "audience" in asked else []
+            return self.api.token(self.namespace, account, *audiences, boundObjectRef=bound)
+
         return Place(
             folder=folder,
             ip=next(self._addresses),
             entrypoint=IMAGES.get(image),
             get=lambda kind, name: self.api.get(f"{root}/{kind}/{name}"),
             services=self._services,
+            token=token,
+            variables={"KUBERNETES_SERVICE_HOST": str(api.hostname), "KUBERNETES_SERVICE_PORT": str(api.port)},
         )
 
     async def _report(self, pod: Pod) -> None:

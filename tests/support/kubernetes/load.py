@@ -79,7 +79,7 @@ class Load:
 
     async def judge(self) -> Figures:
         """The figures, with what is lost and what is there twice."""
-        stored = Counter([value async for value in self._stored()])
+        stored = Counter([message["value"] async for message in stored_in(self._http, self.topic)])
         await self._http.aclose()
         assert stored.keys() <= set(self._sent)
         self.figures.lost = len(set(self._answered) - stored.keys()) + len(stored.keys() - self._pulled.keys())
@@ -141,20 +141,22 @@ class Load:
         self.figures.failed.append(f"at {at:.1f} s, after {took:.2f} s: {path} {body} {what}")
         return None
 
-    async def _stored(self) -> AsyncIterator[str]:
-        """Every message of every segment."""
-        for segment in (await self._http.get(f"{self.topic}/segments")).json()["segments"]:
-            offset = segment["start_offset"]
-            while True:
-                path = f"{self.topic}/segments/{segment['id']}/messages"
-                answer = await self._http.get(path, params={"offset": offset, "limit": 10_000})
-                assert answer.status_code == 200, answer.text
-                found = answer.json()
-                for message in found["messages"]:
-                    yield message["value"]
-                if offset == found["next_offset"]:
-                    break
-                offset = found["next_offset"]
+
+async def stored_in(http: httpx.AsyncClient, topic: str) -> AsyncIterator[JSON]:
+    """Every message of every segment of the topic at a path; those of a key in their order."""
+    segments = (await http.get(f"{topic}/segments")).json()["segments"]
+    for segment in sorted(segments, key=lambda one: one["id"]):
+        offset = segment["start_offset"]
+        while True:
+            path = f"{topic}/segments/{segment['id']}/messages"
+            answer = await http.get(path, params={"offset": offset, "limit": 10_000})
+            assert answer.status_code == 200, answer.text
+            found = answer.json()
+            for message in found["messages"]:
+                yield message
+            if offset == found["next_offset"]:
+                break
+            offset = found["next_offset"]
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -48,13 +48,16 @@ class Stop:
 
 @dataclass(frozen=True)
 class Place:
-    """What the node gives a pod: a folder, an address, what its image runs, objects of its namespace, services."""
+    """What the node gives a pod: a folder, an address, what its image runs, objects of its namespace, services; tokens
+    of its account as a volume asks for them, and variables that every pod has."""
 
     folder: Path
     ip: str
     entrypoint: list[str] | None  # none: the image cannot be pulled
     get: Secrets
     services: Mapping[str, str]
+    token: Callable[[dict[str, Any]], str] | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 class Pod:
@@ -109,6 +112,10 @@ class Pod:
         self._signal(signal.SIGKILL)
         return await self._process.wait() if self._process is not None else 0
 
+    def crash(self) -> None:
+        """SIGKILL to the container, as by the kernel: the pod stays."""
+        self._signal(signal.SIGKILL)
+
     def status(self) -> dict[str, Any]:
         """What the API server is told."""
         shown = re.sub(r"^127\.", "10.", self.place.ip)
@@ -162,7 +169,8 @@ class Pod:
             made[variable["name"]] = re.sub(r"\$\((\w+)\)", lambda name: made.get(name[1], name[0]), value)
         image = {name: os.environ[name] for name in kept if name in os.environ}
         image["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        return image | self._temporary() | {name: self._translated(value) for name, value in made.items()}
+        translated = {name: self._translated(value) for name, value in made.items()}
+        return {**image, **self._temporary(), **self.place.variables, **translated}
 
     def _field(self, variable: dict[str, Any]) -> str:
         path = variable["valueFrom"]["fieldRef"]["fieldPath"]
@@ -203,8 +211,26 @@ class Pod:
         if "configMap" in volume:
             held = self.place.get("configmaps", volume["configMap"]["name"])
             return {file: value.encode() for file, value in held["data"].items()}
+        if "projected" in volume:
+            made: dict[str, bytes] = {}
+            for source in volume["projected"]["sources"]:
+                made |= self._projected(source)
+            return made
         assert "emptyDir" in volume, volume
         return {}
+
+    def _projected(self, source: dict[str, Any]) -> dict[str, bytes]:
+        """The files of a source of a projected volume. Tokens are not renewed: an hour is longer than a test."""
+        ((kind, asked),) = source.items()
+        if kind == "serviceAccountToken":
+            assert self.place.token is not None
+            return {asked["path"]: self.place.token(asked).encode()}
+        if kind == "downwardAPI":
+            found = {"metadata.namespace": self.meta["namespace"]}
+            return {item["path"]: found[item["fieldRef"]["fieldPath"]].encode() for item in asked["items"]}
+        assert kind == "configMap", source
+        data = self.place.get("configmaps", asked["name"])["data"]
+        return {item["path"]: data[item["key"]].encode() for item in asked["items"]}
 
     async def _probe(self) -> None:
         """Probes of the container from its start on: startup, then readiness and liveness side by side."""
@@ -245,7 +271,7 @@ class Pod:
         wanted = probe["httpGet"]
         url = f"http://{self.place.ip}:{ports.get(wanted['port'], wanted['port'])}{wanted['path']}"
         try:
-            async with httpx.AsyncClient(verify=False, trust_env=False) as client:
+            async with httpx.AsyncClient(verify=False, timeout=30, trust_env=False) as client:
                 answer = await client.get(url, timeout=probe.get("timeoutSeconds", 1))
         except httpx.TransportError:
             return False

@@ -18,9 +18,7 @@ from tests.support.kubernetes.load import Figures, loaded
 from tests.support.paths import ROOT
 
 CHART = ROOT / "helm" / "seaweedq"
-NAMESPACE = "queues"
 NAME = "queue-seaweedq"
-SCALER = f"/apis/autoscaling/v2/namespaces/{NAMESPACE}/horizontalpodautoscalers/{NAME}"
 BROKERS = {"labelSelector": "app.kubernetes.io/component=broker"}
 POLL_S = 0.2
 STEP_S = 90.0
@@ -29,12 +27,13 @@ _topics = count()
 
 @dataclass
 class Release:
-    """The release `queue` in the namespace `queues`."""
+    """The release `queue` in the kubelet's namespace. Its values are over those of the file `case` of the chart."""
 
     helm_program: str
     plane: ControlPlane
     kubelet: Kubelet
     values: dict[str, Any]
+    case: str = "minimal"
 
     @property
     def api(self) -> Kubernetes:
@@ -42,9 +41,14 @@ class Release:
         return self.plane.api
 
     @property
+    def namespace(self) -> str:
+        """Where it is."""
+        return self.kubelet.namespace
+
+    @property
     def url(self) -> str:
         """Where clients find the brokers."""
-        service = self.api.get(f"/api/v1/namespaces/{NAMESPACE}/services/{NAME}")["spec"]
+        service = self.api.get(f"/api/v1/namespaces/{self.namespace}/services/{NAME}")["spec"]
         return f"http://{service['clusterIP'].replace('10.', '127.', 1)}:{service['ports'][0]['port']}"
 
     async def helm(self, *arguments: str) -> tuple[int, str]:
@@ -52,7 +56,7 @@ class Release:
         folder: Path = self.plane.folder
         homes = {f"HELM_{kind}_HOME": str(folder / "helm" / kind) for kind in ("CACHE", "CONFIG", "DATA")}
         process = await asyncio.create_subprocess_exec(
-            *(self.helm_program, "--kubeconfig", str(self.plane.kubeconfig), "--namespace", NAMESPACE, *arguments),
+            *(self.helm_program, "--kubeconfig", str(self.plane.kubeconfig), "--namespace", self.namespace, *arguments),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env={**os.environ, **homes},
@@ -66,16 +70,17 @@ class Release:
         file = self.plane.folder / "values.yaml"
         file.write_text(yaml.safe_dump({**self.values, **values}))
         wait = ("--wait", "--timeout", f"{within_s:.0f}s")
-        return await self.helm(command, "queue", str(CHART), "--values", str(file), *wait)
+        files = (f"--values={CHART / 'ci' / f'{self.case}-values.yaml'}", f"--values={file}")
+        return await self.helm(command, "queue", str(CHART), *files, *wait)
 
     def brokers(self) -> list[dict[str, Any]]:
         """The brokers' pods."""
-        return self.api.items(f"/api/v1/namespaces/{NAMESPACE}/pods", **BROKERS)
+        return self.api.items(f"/api/v1/namespaces/{self.namespace}/pods", **BROKERS)
 
     @property
     def deployment(self) -> str:
         """The path of its Deployment."""
-        return f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{NAME}"
+        return f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{NAME}"
 
     def replicas(self) -> int:
         """How many brokers the Deployment is to have."""
@@ -83,8 +88,8 @@ class Release:
 
     def evict(self, pod: str) -> int:
         """Ask for an eviction: the status of the answer, 429 where the disruption budget is used up."""
-        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": NAMESPACE}}
-        return self.api.ask("POST", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}/eviction", body).status_code
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": self.namespace}}
+        return self.api.ask("POST", f"/api/v1/namespaces/{self.namespace}/pods/{pod}/eviction", body).status_code
 
     async def drain(self, node: str) -> None:
         """Let no pod come to a node, and evict those that are there, as often as it takes."""
@@ -94,10 +99,23 @@ class Release:
                 self.evict(pod["metadata"]["name"])
             await asyncio.sleep(POLL_S)
 
+    def scaler(self) -> dict[str, Any]:
+        """The chart's HorizontalPodAutoscaler."""
+        found: dict[str, Any] = self.api.get(
+            f"/apis/autoscaling/v2/namespaces/{self.namespace}/horizontalpodautoscalers/{NAME}"
+        )
+        return found
+
+    def marked(self) -> list[str]:
+        """The brokers' pods that a smaller Deployment deletes first."""
+        cost = "controller.kubernetes.io/pod-deletion-cost"
+        pods = [pod["metadata"] for pod in self.brokers()]
+        return [meta["name"] for meta in pods if meta.get("annotations", {}).get(cost) == "-1"]
+
     async def autoscaled(self) -> None:
         """Wait until the autoscaler has looked at the Deployment. It has no metrics here."""
         async with asyncio.timeout(STEP_S):
-            while not self.api.get(SCALER).get("status", {}).get("conditions"):
+            while not self.scaler().get("status", {}).get("conditions"):
                 await asyncio.sleep(POLL_S)
 
     async def settled(self) -> None:

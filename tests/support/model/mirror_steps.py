@@ -36,6 +36,8 @@ def steps(w: World, b: Bounds) -> Iterator[Step]:
             yield "R0 begins again, and knows", _with_recoverer(w, 0, Recoverer(knows=True))
         if w.crashes < b.crashes and r.step not in ("close", "done"):
             yield f"R{at} crashes", _with_recoverer(w, at, Recoverer())._replace(crashes=w.crashes + 1)
+    if b.seeks:
+        yield from seek(w, b)
     if b.accepts:
         yield from dispatcher(w)
         if not w.accepted and w.lease_ended and not w.recovered and _is_unknown(w):
@@ -70,6 +72,15 @@ def dispatcher(w: World) -> Iterator[Step]:
             yield f"the cursor is written at {w.delivered}", w._replace(cursor=w.delivered)
     else:
         yield f"the dispatcher begins again at {w.cursor}", w._replace(delivered=w.cursor, of_epoch=w.epoch)
+
+
+def seek(w: World, b: Bounds) -> Iterator[Step]:
+    """Asks X for its end, and begins an epoch there, unless the topic's record was written since."""
+    if w.sought == -1 and w.up and not w.lease_ended:
+        yield f"a seek is told {w.acked}", w._replace(sought=w.acked)
+    elif w.sought >= 0 and not w.renewed:
+        begun = w._replace(cursor=w.sought, delivered=w.sought, epoch=w.epoch + 1, of_epoch=w.epoch + 1, sought=-2)
+        yield f"the seek begins at {w.sought}", begun
 
 
 def mirrors(w: World, b: Bounds) -> Iterator[Step]:
@@ -197,7 +208,7 @@ def recovery(w: World, r: Recoverer, b: Bounds) -> Iterator[tuple[str, World, Re
     elif r.step == "replay":
         rows = [row for number, row in r.run if number >= len(w.chain)] if not w.recovered else []
         if not rows and r.knows and not w.recovered:
-            yield "has the segment end", _ended(w, b), r._replace(step="lower")
+            yield "has the segment end", _ended(w, b), r._replace(step="renew")
         elif not rows:
             yield "is done", w._replace(recovered=True), Recoverer("done")
         else:
@@ -206,6 +217,8 @@ def recovery(w: World, r: Recoverer, b: Bounds) -> Iterator[tuple[str, World, Re
                 yield "finds a seal", w._replace(recovered=True), Recoverer("done")
             elif first == len(w.chain):
                 yield f"writes {rows}", w, r._replace(step="write", writing=(first, tuple(rows)))
+    elif r.step == "renew":
+        yield "renews the topic", w._replace(renewed=b.without != "renew the topic"), r._replace(step="lower")
     elif r.step == "lower":
         yield "lowers the cursor", _lowered(w, b), r._replace(step="tell")
     elif r.step == "tell":

@@ -33,6 +33,7 @@ RULES = {
     "end before it is given": "the segment of a lost journal goes on under Y",
     "lower the cursor": "the cursor stays where it was above what is left",
     "a new epoch": "the cursor is lowered, and its dispatcher goes on",
+    "renew the topic": "a seek that has asked X for its end begins its epoch behind the lowering",
 }
 
 
@@ -111,6 +112,8 @@ class World(NamedTuple):
     cursor: int = 0  # as it was written
     epoch: int = 0
     of_epoch: int = 0  # the dispatcher's
+    renewed: bool = False  # the topic's record
+    sought: int = -1  # the end that a seek was told; -2: it has begun there
 
     @property
     def stored(self) -> int:
@@ -129,6 +132,7 @@ class Bounds(NamedTuple):
     flushes: bool = False
     slots: bool = True
     accepts: bool = False
+    seeks: bool = False
     without: str = ""
 
 

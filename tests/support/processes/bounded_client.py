@@ -36,7 +36,7 @@ class Publisher:
             assert len(self.acked) < 5_000, "the disk never got full"
         return answer
 
-    def until_taken(self, within_s: float = 20) -> None:
+    def until_taken(self, within_s: float = 60) -> None:
         """Publish until a publish is taken."""
         wait_for(lambda: self.send().status_code == 200, within_s)
 
@@ -75,7 +75,7 @@ class Publisher:
             offset = answer.json()["next_offset"]
 
 
-def wait_for(there: Callable[[], bool], within_s: float = 20) -> None:
+def wait_for(there: Callable[[], bool], within_s: float = 60) -> None:
     end = time.monotonic() + within_s
     while not there():
         assert time.monotonic() < end, f"not within {within_s} s"

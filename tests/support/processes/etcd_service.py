@@ -102,7 +102,7 @@ class EtcdServer:
 
     def control(self, *arguments: str, within_s: float = 30) -> str:
         """What etcdctl prints. Fails where it does, or does not end."""
-        command: Sequence[Any] = [binary("etcdctl"), "--endpoints", self.url, *arguments]
+        command: Sequence[Any] = [binary("etcdctl"), "--endpoints", self.url, "--command-timeout", "25s", *arguments]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=within_s, env=_env(), check=False)
         except subprocess.TimeoutExpired as error:

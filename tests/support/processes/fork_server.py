@@ -28,7 +28,7 @@ from importlib import import_module
 
 from tests.support.paths import ROOT
 
-ENDS_S = 10.0
+ENDS_S = 30.0
 REQUEST_BYTES = 200_000
 # What most brokers and commands import, those within functions included; the rest, each fork imports itself.
 LOADED = (

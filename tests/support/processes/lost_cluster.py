@@ -134,7 +134,7 @@ class LostCluster:
         self.urls = urls
         self.store = store
         self.ledger = Ledger()
-        self.http = httpx.Client(timeout=10, trust_env=False, verify=False)
+        self.http = httpx.Client(timeout=30, trust_env=False, verify=False)
         self.rebuilt: list[dict[str, Any]] = []  # what rebuilds answered
         self.known: dict[str, str] = {}  # what a test keeps
         self.env: dict[str, str] = {}  # the same, of a start
@@ -364,3 +364,4 @@ def rebuild_as_the_page_has_it(url: str) -> None:
     for line in found[1].splitlines():
         ran = seaweedq(*line.split()[1:], env={"SEAWEEDQ_URL": url})
         assert ran.returncode == 0, f"{line}: {ran.stdout}{ran.stderr}"
+    assert httpx.get(f"{url}/readyz", timeout=30).status_code == 200, "the command ended before the broker was ready"

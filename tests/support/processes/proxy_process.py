@@ -19,7 +19,7 @@ from tests.support.processes.tcp_proxy import Cut, LoopThread, TcpProxy
 
 FIRST = -15  # niceness
 TICK_S = 0.05
-END_S = 10.0
+END_S = 30.0
 
 
 class ProxyProcess:

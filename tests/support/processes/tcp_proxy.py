@@ -20,7 +20,7 @@ Cut = Literal["refuse", "both", "to", "from"]
 WAYS: tuple[Way, Way] = ("to", "from")
 CHUNK = 65_536
 HELD = 64  # pieces that a link holds
-CALL_S = 10.0
+CALL_S = 30.0
 
 
 class LoopThread:

@@ -7,19 +7,20 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from seaweedq.broker.subscriptions.subscribing import SETTLED_S, TICK_S
 from seaweedq.coordination import keys
 from tests.support.brokers.stored import record_of
 from tests.support.history.load import until as until
 from tests.support.processes.broker_process import BrokerProcess, free_ports
 
 BROKERS = 3
-LEASE_S = 2
+LEASE_S = 4
 TOPIC = "/v1/topics/t"
 NAME = f"{TOPIC}/subscriptions/s"
 
@@ -114,16 +115,25 @@ class Together:
         return self.urls.index(found.url) if found else None
 
     def settled(self) -> int:
-        """The dispatcher, once it has been the same for longer than a hand-over for balance takes."""
-        seen: list[int | None] = []
+        """The dispatcher, once it has been the same for longer than a hand-over for balance takes.
+
+        One that handed the subscription over names nobody, until somebody asks: so each look asks for it.
+        """
+        seen, since_s = None, time.monotonic()
 
         def same() -> bool:
-            seen.append(self.dispatcher())
-            return len(seen) > 60 and seen[-1] is not None and len(set(seen[-60:])) == 1
+            nonlocal seen, since_s
+            for broker in range(BROKERS):
+                with suppress(httpx.TransportError):  # it was killed
+                    self.ask("GET", broker, NAME)
+                    break
+            if seen != (now := self.dispatcher()):
+                seen, since_s = now, time.monotonic()
+            return seen is not None and time.monotonic() - since_s > TICK_S + SETTLED_S
 
         until(same)
-        assert seen[-1] is not None
-        return seen[-1]
+        assert seen is not None
+        return seen
 
     def pid(self, broker: int) -> int:
         """A broker's process."""

@@ -20,6 +20,7 @@ from seaweedq.checks import using
 from seaweedq.errors import DataFolderInUse, Unavailable
 from seaweedq.journal import backends
 from seaweedq.journal.disk import Disk
+from seaweedq.journal.holdings import Holdings
 from seaweedq.journal.home_folder import FolderLock
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
@@ -111,10 +112,16 @@ class Lives(InLoop):
             b for b, life in self.lives.items() if not life.over and b.process.url in self.apps and b.readiness.ready
         ]
 
-    async def _begin(self, settings: Settings, url: str, revoked: OwnRevocations | None = None) -> Broker:
+    async def _begin(
+        self,
+        settings: Settings,
+        url: str,
+        revoked: OwnRevocations | None = None,
+        holdings: Holdings | None = None,
+    ) -> Broker:
         life = Life(url)
         count = len(self.brokers)
-        begun = life.start(super()._begin(settings, url, revoked))
+        begun = life.start(super()._begin(settings, url, revoked, holdings))
         while len(self.brokers) == count and not begun.done():
             await asyncio.sleep(0)  # as yet there is no application
         if not begun.done():

@@ -13,7 +13,7 @@ async def send(signed: SignedRequest, data: bytes | AsyncIterator[bytes] | None,
     changed: Mapping[str, str | None] = other.pop("headers", {})
     headers = {name: value for name, value in {**signed.headers, **changed}.items() if value is not None}
     request = {"url": signed.url, "method": signed.method, **other}
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
         return await client.request(**request, headers=headers, content=data)
 
 

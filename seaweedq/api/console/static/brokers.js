@@ -30,7 +30,7 @@ function Cluster({ of: cluster }) {
     { title: "URL", of: (one) => html`<code><${Name} of=${one.url} /></code>` },
   ];
   return html`
-    <${Figures} of=${[["Brokers", count(cluster.brokers.length)], ["Leader", cluster.leader || html`<span class="mark bad">none</span>`], ["Level", levelOf(cluster)], ["Cluster", cluster.cluster]]} />
+    <${Figures} of=${[["Brokers", count(cluster.brokers.length)], ["Brokers needed by the load", cluster.brokers_wanted === null ? NONE : count(cluster.brokers_wanted)], ["Leader", cluster.leader || html`<span class="mark bad">none</span>`], ["Level", levelOf(cluster)], ["Cluster", cluster.cluster]]} />
     <p>Store: <code class="break">${cluster.store}</code></p>
     ${cluster.too_old.length > 0 && html`<p>These brokers prevent level ${cluster.level_newest}: ${cluster.too_old.join(", ")}.</p>`}
     <${Unreadable} of=${cluster.unreadable} thing="brokers" />

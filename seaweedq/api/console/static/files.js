@@ -38,21 +38,47 @@ function List({ files, isAll }) {
     <${Table} label="Files" columns=${columns} rows=${rows} keyOf=${(one) => `${one.segment}/${one.name}`} />${buttons}`;
 }
 
-/** Returns what opens a topic's directory, by the reader's name. */
+/** Returns what opens a topic's directory, by the reader's name. A renamed field is the first of its names that a row
+ * has; SQL ignores case. */
 export function lines(topic) {
   const place = topic.path.replace(/^file:\/\//, "").replace(/\/$/, "");
   const files = `${place}/**/*.parquet`;
   const versions = topic.schema_id !== null; // of a schema, so that files may have different columns
   const byName = versions ? ", union_by_name = true" : "";
-  const inDuckdb = `FROM read_parquet('${files.replaceAll("'", "''")}', hive_partitioning = true${byName})`;
+  const renamed = versions ? topic.schema.fields.flatMap(({ name, aliases = [] }) => {
+    const others = new Map(aliases.map((one) => [one.toLowerCase(), one]));
+    others.delete(name.toLowerCase());
+    return others.size ? [[name, [...others.values()]]] : [];
+  }) : [];
+  const gone = renamed.flatMap(([, others]) => others);
+  const pairs = renamed.flatMap(([name, others]) => others.map((one) => [name, one]));
+  const first = ([name, others]) => `coalesce(${[name, ...others].map(inSql).join(", ")}) AS ${inSql(name)}`;
+  const shown = gone.length ? `* EXCLUDE (${gone.map(inSql).join(", ")}) REPLACE (${renamed.map(first).join(", ")})` : "*";
+  const parquet = `read_parquet('${files.replaceAll("'", "''")}', hive_partitioning = true${byName})`;
+  const nulls = gone.map((one) => `NULL AS ${inSql(one)}`).join(", "); // retention may delete all files with such a column
+  const inDuckdb = `SELECT ${shown} FROM ${gone.length ? `(FROM ${parquet} UNION ALL BY NAME SELECT ${nulls} WHERE false)` : parquet};`;
   const cast = 'cast_options=pl.ScanCastOptions(integer_cast="upcast", float_cast="upcast")';
-  const inPolars = `${quoted(files)}, hive_partitioning=True${versions ? `, missing_columns="insert", ${cast}` : ""}`;
-  return [
-    ["DuckDB", `SELECT segment, count(*) ${inDuckdb} GROUP BY segment;`],
-    ["Polars", `import polars as pl\n\nrows = pl.scan_parquet(${inPolars}).collect()`],
-    ["pandas", `import pandas as pd\n\nrows = pd.read_parquet(${quoted(place)})`],
-    ["Spark", `rows = spark.read.parquet(${quoted(place.replace(/^s3:/, "s3a:"))})`],
-  ];
+  const options = `hive_partitioning=True${versions ? `, missing_columns="insert", extra_columns="ignore", ${cast}` : ""}`;
+  const polars = [`import polars as pl\n`, `rows = pl.scan_parquet(${quoted(files)}, ${options})`];
+  const inSpark = quoted(place.replace(/^s3:/, "s3a:"));
+  const spark = [`rows = spark.read.parquet(${inSpark})`];
+  if (gone.length) {
+    const kinds = pairs.map(([name, one]) => `${quoted(one)}: kinds[${quoted(name)}]`).join(", ");
+    const firsts = renamed.map(([name, others]) => `pl.coalesce(${[name, ...others].map(quoted).join(", ")}).alias(${quoted(name)})`);
+    polars.push("kinds = rows.collect_schema()", `both = pl.scan_parquet(${quoted(files)}, schema={**kinds, ${kinds}}, ${options})`);
+    polars.push(`rows = both.with_columns(${firsts.join(", ")}).select(*kinds)`);
+    const more = pairs.map(([name, one]) => `.add(${quoted(one)}, rows.schema[${quoted(name)}].dataType)`).join("");
+    const columns = renamed.map(([name, others]) => `${quoted(name)}: coalesce(${[name, ...others].map(quoted).join(", ")})`);
+    spark.unshift("from pyspark.sql.functions import coalesce\n");
+    spark.push("names = rows.columns", `both = spark.read.schema(rows.schema${more}).parquet(${inSpark})`);
+    spark.push(`rows = both.withColumns({${columns.join(", ")}}).select(names)`);
+  }
+  const pandas = gone.length ? [] : [["pandas", `import pandas as pd\n\nrows = pd.read_parquet(${quoted(place)})`]];
+  return [["DuckDB", inDuckdb], ["Polars", polars.join("\n")], ...pandas, ["Spark", spark.join("\n")]];
+}
+
+function inSql(name) {
+  return `"${name.replaceAll('"', '""')}"`;
 }
 
 function quoted(text) {

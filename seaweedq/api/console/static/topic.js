@@ -6,6 +6,7 @@ import { Files } from "./files.js";
 import { KeySpace } from "./key_space.js";
 import { Messages } from "./messages.js";
 import { Publish } from "./publish.js";
+import { Schema } from "./schema.js";
 import { Segments } from "./segments.js";
 import { cameIn, newest } from "./topics.js";
 import { DeleteTopic, Settings } from "./topic_forms.js";
@@ -13,7 +14,7 @@ import { Figures, html, Polled, Unreadable, useEffect, usePolled, useRef, useSta
 
 const POLL_MS = 3_000;
 const KEPT = 600; // points of the rates' chart: half an hour
-const TABS = [["messages", "Messages"], ["keys", "Key space"], ["publish", "Publish"], ["segments", "Segments"], ["files", "Files"], ["settings", "Settings"]];
+const TABS = [["messages", "Messages"], ["keys", "Key space"], ["publish", "Publish"], ["segments", "Segments"], ["files", "Files"], ["schema", "Schema"], ["settings", "Settings"]];
 
 export function Topic({ name, tab = "messages", place }) {
   const [isDeleting, setDeleting] = useState(false);
@@ -41,7 +42,7 @@ export function Topic({ name, tab = "messages", place }) {
         ["Format", topic.format],
       ]} />
       <${Unreadable} of=${map.unreadable} thing="segments" />
-      <nav aria-label=${`Views of ${name}`} class="tabs"><ul>${TABS.map(([one, title]) => html`<li>
+      <nav aria-label=${`Views of ${name}`} class="tabs"><ul>${TABS.filter(([one]) => one !== "schema" || topic.format === "typed").map(([one, title]) => html`<li>
         <a href=${`${at}/${one}`} aria-current=${one === tab ? "page" : undefined}>${title}</a></li>`)}
         <li><a href=${`#/subscriptions/${encodeURIComponent(name)}`}>Subscriptions</a></li></ul></nav>
       ${tab === "messages" && html`<${Messages} topic=${topic} map=${map} place=${place} />`}
@@ -49,6 +50,7 @@ export function Topic({ name, tab = "messages", place }) {
       ${tab === "publish" && html`<${Publish} topic=${topic} onPublished=${polled.reload} />`}
       ${tab === "segments" && html`<${Segments} map=${map} rates=${rates} />`}
       ${tab === "files" && html`<${Files} topic=${topic} />`}
+      ${tab === "schema" && topic.schema && html`<${Schema} topic=${topic} onChanged=${polled.reload} />`}
       ${tab === "settings" && html`<${Settings} topic=${topic} onChanged=${polled.reload} onDelete=${() => setDeleting(true)} />`}
     `}<//>
     ${isDeleting && html`<${DeleteTopic} name=${name} onClose=${() => setDeleting(false)} onDone=${() => { location.hash = "#/topics"; }} />`}`;

@@ -1,0 +1,434 @@
+"""The way of gRPC's bytes: clients connect to the relay, which hands their bytes to gRPC over a Unix socket.
+
+gRPC lets the bytes of a message in as soon as somebody reads its call, up to the largest message, and nobody sees them
+before the message is whole: a hundred idle streams would hide 1.6 GB. It bounds no connections by address either. So
+the relay splits what a client sends into HTTP/2's frames, and the content of its streams into messages. A message that
+has come in part holds memory as a body of HTTP does (connections/memory); if that has to go, its connection ends. A
+stream that nobody reads lets in WINDOW_BYTES, and no more. What the broker sends is split only to learn of the ends of
+streams.
+
+Connections have the places, the TLS and the bounds of HTTP's. A connection is busy while it has streams, and quiet
+otherwise. gRPC knows each by the name of its Unix socket, which names the client's address and certificate for calls;
+calls over any other socket are refused. The sockets are in a folder that only this user enters.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from ssl import SSLContext
+from struct import Struct
+from typing import cast
+
+from seaweedq.access.limits import Account
+from seaweedq.api.connections.connections import Admission, ConnectionBounds
+from seaweedq.api.connections.handshakes import Handshake
+from seaweedq.api.connections.memory import IncompleteBodies, IncompleteBody, UnreadBuffer
+from seaweedq.api.connections.protocol import BUFFER_BYTES, certificate_of
+from seaweedq.broker.access import ClientCertificate
+from seaweedq.errors import Overloaded
+
+WINDOW_BYTES = 16 * 1024
+STEP_BYTES = 4 * 1024  # in which a message that has come in part holds memory
+PREFACE_BYTES, PREFIX_BYTES = 24, 5
+FRAME_HEAD = Struct(">BHBBI")  # bytes of content, in two parts; kind, flags, stream
+DATA, HEADERS, RESET = 0, 1, 3  # kinds of frames
+END_STREAM, PADDED = 1, 8  # flags
+BACKLOG = 2048
+END_S = 1.0  # for an answer to be sent
+
+
+class Relay:
+    """The relayed connections of one life of a broker, to gRPC's socket at `folder`/grpc."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.clients: dict[str, Client] = {}  # by gRPC's name
+        self._made = 0
+        self._empty = asyncio.Event()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def target(self) -> str:
+        """Where gRPC listens."""
+        return f"unix:{self._folder}/grpc"
+
+    async def start(
+        self, listener: socket.socket, bounds: ConnectionBounds, context: Callable[[], SSLContext] | None
+    ) -> None:
+        """Accepts connections; with TLS if there is a `context` for new ones."""
+        speak = partial(Client, self, bounds)
+        begin = partial(Handshake, speak, context, bounds) if context else speak
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(begin, sock=listener, backlog=BACKLOG)
+
+    def close(self) -> None:
+        """Accepts no more connections."""
+        if self._server:
+            self._server.close()
+
+    async def end(self) -> None:
+        """Ends all connections, which gRPC has ended: what it sent last goes out before that, within END_S."""
+        self.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_S if self.clients else 0):
+                await self._empty.wait()
+        for client in list(self.clients.values()):
+            client.abort()
+
+    def leave(self, client: "Client") -> None:
+        """Forgets a client."""
+        self.clients.pop(client.name, None)
+        if not self.clients:
+            self._empty.set()
+
+    async def connect(self, client: "Client") -> None:
+        """Connects a client to gRPC. Raises OSError."""
+        self._made += 1
+        place = self._folder / str(self._made)
+        name = f"unix:{place}"
+        loop = asyncio.get_running_loop()
+        with ExitStack() as failing:
+            wire = failing.enter_context(socket.socket(socket.AF_UNIX))
+            wire.setblocking(False)
+            wire.bind(str(place))
+            self.clients[name] = client
+            self._empty.clear()
+            client.name = name
+            try:
+                await loop.sock_connect(wire, f"{self._folder}/grpc")
+            finally:
+                os.unlink(place)
+            await loop.create_unix_connection(lambda: Inner(client, wire), sock=wire.dup())
+            failing.pop_all()  # Inner closes it
+
+
+class Client(asyncio.Protocol):
+    """One client's connection: for gRPC's calls its address, its certificate, and the account to whose limit of
+    connections it counts. `calls` is the number of these."""
+
+    def __init__(self, relay: Relay, bounds: ConnectionBounds) -> None:
+        self._relay, self._bounds = relay, bounds
+        self.name = self.address = ""
+        self.account: Account | None = None
+        self.certificate: ClientCertificate | None = None
+        self.calls = 0
+        self.unread: dict[UnreadBuffer, None] = {}
+        self._answers = self._sent_answers = 0  # short ones of unary calls, so far
+        self._looks = False  # whether it looks again if the client takes them
+        self._told = 0  # bytes
+        self.inner: asyncio.Transport | None = None
+        self._transport: asyncio.Transport | None = None
+        self._streams: dict[int, Arriving] = {}
+        self._sent, self._answered = Frames(self._hear, PREFACE_BYTES), Frames(self._tell, skips_data=True)
+        self._touched: list[Arriving] = []  # by the bytes that have just come
+        self._early: list[bytes] = []  # came before gRPC was connected
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Takes a place, and connects to gRPC."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._unread = UnreadBuffer(self._transport.get_write_buffer_size, self.abort)
+        self._transport.set_write_buffer_limits(BUFFER_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else ""
+        if self._bounds.enter(self, self._transport) is not Admission.REGULAR:
+            is_over = self._bounds.connections.is_over(self)
+            reason, most = ("address", "_per_address") if is_over else ("connection", "")
+            self._bounds.refusals.note(reason, f"a gRPC connection is beyond max_connections{most}")
+            self.abort()
+            return
+        self.certificate = certificate_of(self._transport)
+        self._transport.pause_reading()
+        self._connecting = asyncio.ensure_future(self._connect())
+
+    async def _connect(self) -> None:
+        try:
+            await self._relay.connect(self)
+        except OSError:  # gRPC ends
+            self.abort()
+        if self._transport is None:
+            self._relay.leave(self)
+
+    def begin(self, inner: asyncio.Transport) -> None:
+        """Begins to relay."""
+        self.inner = inner
+        if self._transport is None:
+            inner.abort()
+            return
+        for data in self._early:
+            self.data_received(data)
+        self._early.clear()
+        self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Counts the client's bytes, and hands them on."""
+        if self.inner is None:
+            self._early.append(data)
+            return
+        self._bounds.connections.touch(self)
+        self._sent.feed(data)
+        touched, self._touched = self._touched, []
+        try:
+            for stream in touched:
+                stream.hold()
+        except Overloaded as error:
+            self._bounds.refusals.note("bodies", error.detail)
+            self.abort()
+            return
+        self.inner.write(data)
+
+    @property
+    def taken(self) -> int:
+        """How many bytes of answers the client has taken."""
+        return self._told - (self._transport.get_write_buffer_size() if self._transport else 0)
+
+    def answer(self, data: bytes) -> None:
+        """Hands on what the broker sends."""
+        if self._transport is not None:
+            self._told += len(data)
+            self._answered.feed(data)
+            self._transport.write(data)
+
+    def begin_answer(self) -> None:
+        """Waits until gRPC has sent a short answer; ends the connection if the client takes no byte for
+        answer_timeout_s meanwhile. One timer looks after all answers."""
+        self._answers += 1
+        if not self._looks:
+            self._look_later()
+
+    def end_answer(self) -> None:
+        """Ends such a wait."""
+        self._sent_answers += 1
+
+    def _look_later(self) -> None:
+        self._looks = True
+        loop, timeout_s = asyncio.get_running_loop(), self._bounds.answer_timeout_s
+        loop.call_later(timeout_s, self._look, self._answers, self.taken)
+
+    def _look(self, answers: int, taken: int) -> None:
+        """Looks whether all of so many first answers were sent, or a byte was taken since."""
+        self._looks = False
+        if self._transport is None:
+            return
+        if self._sent_answers < answers and self.taken == taken:
+            told = f"the client did not read a message within answer_timeout_s={self._bounds.answer_timeout_s:g}"
+            self._bounds.refusals.note("unread_answer", told)
+            self.abort()
+        elif self._sent_answers < self._answers:
+            self._look_later()
+
+    def pause_writing(self) -> None:
+        """Counts the bytes that the client does not take, and reads no more from gRPC meanwhile."""
+        self._bounds.unread.begin(self._unread)
+        if self.inner:
+            self.inner.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Goes on."""
+        self._bounds.unread.end(self._unread)
+        if self.inner and not self.inner.is_closing():
+            self.inner.resume_reading()
+
+    def pause_reading(self, paused: bool) -> None:
+        """Reads no more from the client while gRPC takes nothing."""
+        if self._transport and not self._transport.is_closing():
+            (self._transport.pause_reading if paused else self._transport.resume_reading)()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Releases all that the connection held."""
+        self._transport = None
+        self._relay.leave(self)
+        self._bounds.connections.leave(self)
+        self._bounds.unread.end(self._unread)
+        for number in list(self._streams):
+            self._drop(number)
+        if self.inner:
+            self.inner.abort()
+
+    def close(self) -> None:
+        """Ends the connection behind the last answer, since gRPC has ended it."""
+        if self._transport:
+            self._transport.close()
+            asyncio.get_running_loop().call_later(self._bounds.answer_timeout_s, self.abort)
+
+    def end_soon(self) -> None:
+        """Ends the connection once its last answer was sent."""
+        asyncio.get_running_loop().call_later(END_S, self.abort)
+
+    def abort(self) -> None:
+        """Ends the connection at once."""
+        if self._transport:
+            self._transport.abort()
+
+    def make_room(self) -> None:
+        """Ends a quiet connection for another one."""
+        self._bounds.refusals.note("quiet_connection", "it was idle for longest, and other connections need its place")
+        self.abort()
+
+    def _hear(self, kind: int, flags: int, number: int, content: memoryview | None) -> None:
+        """Follows the streams of the client; `content` is a piece of a frame of data, None its end."""
+        stream = self._streams.get(number)
+        if kind == HEADERS and content is None and stream is None and number:
+            self._streams[number] = stream = Arriving(self._bounds.bodies, self._dismiss)
+            self._bounds.connections.mark_busy(self)
+        if stream is None:
+            return
+        if kind == RESET:
+            self._drop(number)
+        elif kind == DATA and content is not None:
+            stream.take(content)
+            self._touched.append(stream)
+        if content is None and flags & END_STREAM and kind in (DATA, HEADERS):
+            stream.end()
+
+    def _tell(self, kind: int, flags: int, number: int, content: memoryview | None) -> None:
+        """Forgets streams that the broker ends."""
+        if content is None and (kind == RESET or (flags & END_STREAM and kind in (DATA, HEADERS))):
+            self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        stream = self._streams.pop(number, None)
+        if stream:
+            stream.end()
+            if not self._streams and self._transport:
+                self._bounds.connections.mark_quiet(self)
+
+    def _dismiss(self) -> None:
+        self._bounds.refusals.note("slow_body", "a message arrived slowly while other requests needed its memory")
+        self.abort()
+
+
+class Inner(asyncio.Protocol):
+    """A client's connection to gRPC, over `wire`."""
+
+    def __init__(self, client: Client, wire: socket.socket) -> None:
+        self._client, self._wire = client, wire
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begins."""
+        self._client.begin(cast(asyncio.Transport, transport))
+
+    def data_received(self, data: bytes) -> None:
+        """Hands on what gRPC sends."""
+        self._client.answer(data)
+
+    def pause_writing(self) -> None:
+        """Holds the client up: gRPC takes nothing."""
+        self._client.pause_reading(True)
+
+    def resume_writing(self) -> None:
+        """Goes on."""
+        self._client.pause_reading(False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends the client's connection. A write that fails, since gRPC has closed its end, ends the transport before it
+        has read the last of gRPC's bytes, such as the status of a call: they are still there."""
+        with self._wire, suppress(OSError):
+            while exc and (data := self._wire.recv(BUFFER_BYTES)):
+                self._client.answer(data)
+        self._client.close()
+
+
+class Arriving:
+    """The messages of one stream that arrive. Only one that has come in part holds memory."""
+
+    __slots__ = ("_bodies", "_body", "_dismiss", "_left", "_new", "_prefix")
+
+    def __init__(self, bodies: IncompleteBodies, dismiss: Callable[[], None]) -> None:
+        self._bodies = bodies
+        self._dismiss = dismiss
+        self._prefix = b""
+        self._left = 0  # bytes of the message that have not come
+        self._new = 0  # bytes of it that came and are not counted
+        self._body: IncompleteBody | None = None
+
+    def take(self, content: memoryview) -> None:
+        """Splits a piece of the stream into messages."""
+        at, is_between = 0, not (self._left or self._prefix)
+        if is_between and len(content) == PREFIX_BYTES + int.from_bytes(content[1:PREFIX_BYTES]):
+            return  # a whole message, most often
+        while at < len(content):
+            if self._left:
+                size = min(self._left, len(content) - at)
+                self._left -= size
+                self._new += size
+            else:
+                size = min(PREFIX_BYTES - len(self._prefix), len(content) - at)
+                self._prefix += content[at : at + size]
+                if len(self._prefix) == PREFIX_BYTES:
+                    self._left, self._prefix = int.from_bytes(self._prefix[1:]), b""
+            at += size
+            if not self._left:
+                self.end()
+
+    def hold(self) -> None:
+        """Holds the memory of a message that has come in part. Raises Overloaded."""
+        if self._new:
+            self._body = self._body or IncompleteBody(self._dismiss, step_bytes=STEP_BYTES)
+            new, self._new = self._new, 0
+            self._bodies.add(self._body, new)
+
+    def end(self) -> None:
+        """Releases it: the message has come whole, or never will."""
+        self._new = 0
+        if self._body:
+            self._bodies.release(self._body)
+            self._body = None
+
+
+class Frames:
+    """Splits bytes into frames of HTTP/2, behind `before` other bytes. `hear` is told kind, flags, stream and content
+    of each piece of data without its padding, unless it `skips_data`; and of the end of each frame, with None as
+    content."""
+
+    __slots__ = (
+        *("_before", "_flags", "_head", "_hear", "_is_padded", "_kind", "_left", "_padding", "_skips_data", "_stream"),
+    )
+
+    def __init__(
+        self, hear: Callable[[int, int, int, memoryview | None], None], before: int = 0, skips_data: bool = False
+    ) -> None:
+        self._hear = hear
+        self._before = before
+        self._skips_data = skips_data
+        self._head = b""
+        self._left = self._padding = self._kind = self._flags = self._stream = 0
+        self._is_padded = False  # the next byte says how long the padding is
+
+    def feed(self, data: bytes) -> None:
+        """Takes the next bytes."""
+        end = len(data)
+        at = min(self._before, end)
+        self._before -= at
+        view = memoryview(data)
+        while at < end:
+            if not self._left:
+                size = FRAME_HEAD.size - len(self._head)
+                self._head += data[at : at + size]
+                if len(self._head) < FRAME_HEAD.size:
+                    return
+                at += size
+                high, low, self._kind, self._flags, stream = FRAME_HEAD.unpack(self._head)
+                self._head = b""
+                self._left, self._stream = high << 16 | low, stream & 0x7FFF_FFFF
+                self._padding, self._is_padded = 0, self._kind == DATA and bool(self._flags & PADDED)
+            size = min(self._left, end - at)
+            if size and self._kind == DATA and not self._skips_data:
+                self._take(view[at : at + size])
+            self._left -= size
+            at += size
+            if not self._left:
+                self._hear(self._kind, self._flags, self._stream, None)
+
+    def _take(self, piece: memoryview) -> None:
+        """Hands on a piece of a frame of data that has `_left` bytes, padding included."""
+        left = self._left
+        if self._is_padded:
+            self._is_padded, self._padding = False, piece[0]
+            piece, left = piece[1:], left - 1
+        content = piece[: max(0, left - self._padding)]
+        if content:
+            self._hear(self._kind, self._flags, self._stream, content)
