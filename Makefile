@@ -73,7 +73,7 @@ soak: $(STAMP) ## half an hour of chaos, then twenty kills of each kind, both on
 	$(BIN)/python -m tests.chaos.run --seconds 600 --journal mirrored $(CHAOS)
 	$(BIN)/python -m tests.upgrade.run --seconds 60
 	$(BIN)/python -m tests.spark.run --each 20
-	$(BIN)/python -m pytest -q --tier long $(shell find tests -name 'soak_*.py')
+	$(BIN)/python -m pytest -q --tier soak $(TESTS)
 
 weed: $(BIN)/weed ## SeaweedFS in .venv/bin, built with Go 1.25 or newer: with it `make test` also runs over SeaweedFS
 

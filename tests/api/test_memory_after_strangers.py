@@ -15,6 +15,7 @@ import pytest
 from tests.support.http.asking import NDJSON
 from tests.support.http.raw import connection, head
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.tiers import later, soaked
 
 pytestmark = pytest.mark.process
 
@@ -84,8 +85,11 @@ class Watch(threading.Thread):
         self.join()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+@pytest.mark.parametrize(
+    "attack",
+    [later(attack) if n % 2 else soaked(attack) for n, attack in enumerate(ATTACKS.values())],
+    ids=ATTACKS,
+)
 def test_memory_is_bounded_and_given_back(broker_process: Callable[..., BrokerProcess], attack: Attack) -> None:
     broker = broker_process(*SETTINGS, forks=False)
     with httpx.Client(base_url=broker.url, trust_env=False, timeout=60) as http:

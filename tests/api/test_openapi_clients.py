@@ -20,7 +20,7 @@ from tests.support.http.requests import TABLE
 from tests.support.paths import ROOT
 from tests.support.processes.broker_process import BrokerProcess
 
-pytestmark = [pytest.mark.process, pytest.mark.long]
+pytestmark = pytest.mark.process
 GENERATOR = ROOT / ".venv" / "generator" / "bin" / "openapi-python-client"
 CONFIG = """
 post_hooks: []
@@ -74,6 +74,7 @@ def snake(name: str) -> str:
     return "".join(f"_{each.lower()}" if each.isupper() else each for each in name)
 
 
+@pytest.mark.long
 def test_a_generated_client_publishes_pulls_and_acks(broker: BrokerProcess, generated: Callable[[str], Any]) -> None:
     for one in (route.operation for route in TABLE.routes if route.operation.id):
         assert generated(f"api.{one.tag}.{snake(one.id)}").sync_detailed
@@ -119,6 +120,7 @@ def _is_endless(operation: Any) -> bool:
     return isinstance(operation, dict) and operation.get("operationId") in ENDLESS
 
 
+@pytest.mark.soak
 def test_walks_along_the_links_meet_no_strange_answer(broker: BrokerProcess, tmp_path: Path) -> None:
     document = impatient(httpx.get(f"{broker.url}/openapi.json", timeout=30, trust_env=False).json())
     (tmp_path / "openapi.json").write_text(json.dumps(document))

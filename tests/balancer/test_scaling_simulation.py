@@ -10,7 +10,7 @@ import pytest
 
 from seaweedq.balancer.policy import ScalingPolicy
 from tests.support.balancer.simulated import TARGET, World
-from tests.support.tiers import later
+from tests.support.tiers import later, soaked
 
 pytestmark = pytest.mark.simulation
 
@@ -93,7 +93,7 @@ def test_a_flood_that_stays_for_two_hours() -> None:
     assert world.to_and_fro(HOUR_S) == 0
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_day_and_night_for_a_week() -> None:
     world = World(*KEYS, initial=2, noise=0.2)
     per_day = []
@@ -161,7 +161,7 @@ def test_noise_at_a_threshold(rate: float) -> None:
     world.settled(since_s=3 * HOUR_S, moves=12)
 
 
-@pytest.mark.parametrize(("cool_down_s", "every_s", "long_s"), [(600.0, 300.0, 15.0), later(3600.0, 3600.0, 120.0)])
+@pytest.mark.parametrize(("cool_down_s", "every_s", "long_s"), [(600.0, 300.0, 15.0), soaked(3600.0, 3600.0, 120.0)])
 def test_what_floods_again_within_the_cool_down_finds_its_segments(
     cool_down_s: float, every_s: float, long_s: float
 ) -> None:

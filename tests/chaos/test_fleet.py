@@ -7,14 +7,14 @@ from tests.support.chaos_clients.fleet import OTHERS, Fleet, Lister, subscribe_a
 from tests.support.history.checker import Run, check
 from tests.support.history.final_read import dead_letters, flush, in_files, over_http, segments
 from tests.support.history.load import create, until
-from tests.support.tiers import later
+from tests.support.tiers import soaked
 
 TEAMS = ("ordered", "keyed", "shared", "crowd", "passers", "seek", "streams", "work")
 REST = tuple(name for name in OTHERS if name not in TEAMS)
 USUAL = {"publish", "deliver", "ack", "cursor", "read"}
 
 
-@pytest.fixture(params=[REST, later(TEAMS)], ids=["rest", "teams"])
+@pytest.fixture(params=[REST, soaked(TEAMS)], ids=["rest", "teams"])
 def ran(broker_process, history, request):
     broker, clients = broker_process(), request.param
     terms = subscriptions_of(clients)

@@ -27,7 +27,7 @@ from seaweedq.cli.demo import Demo, Story
 from seaweedq.cli.main import app
 from seaweedq.errors import ClientError
 from tests.support.cli.terminal import shown
-from tests.support.tiers import later
+from tests.support.tiers import soaked
 
 pytestmark = pytest.mark.process
 
@@ -177,7 +177,7 @@ def test_spark_reads_the_same(tmp_path):
     assert not _left_behind(tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_without_java_it_says_so_and_ends_with_duckdb(tmp_path):
     process = _demo(tmp_path, "--exit", PATH="/nowhere", JAVA_HOME="")
     out, complaint = process.communicate(timeout=120)
@@ -187,7 +187,7 @@ def test_without_java_it_says_so_and_ends_with_duckdb(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGINT, later(signal.SIGTERM)])
+@pytest.mark.parametrize("number", [signal.SIGINT, soaked(signal.SIGTERM)])
 @pytest.mark.parametrize("moment", ["broker", "SIGKILL"])
 def test_no_signal_leaves_a_broker_behind(tmp_path, number, moment):
     with _demo(tmp_path, "--exit", "--no-spark") as process:
@@ -198,7 +198,7 @@ def test_no_signal_leaves_a_broker_behind(tmp_path, number, moment):
     assert not _left_behind(tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_folder_with_flights_in_it_is_refused(tmp_path):
     with _demo(tmp_path, "--exit", "--no-spark", "--data-dir", str(tmp_path / "kept")) as first:
         first.communicate(timeout=120)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.processes.broker_process import BrokerProcess, free_ports
 from tests.support.processes.together import BROKERS, Together, publishing, until
+from tests.support.tiers import later, soaked
 
 pytestmark = pytest.mark.process
 
@@ -26,9 +27,7 @@ def restart_all(brokers: Together) -> None:
     brokers.wait_ready()
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.long
-@pytest.mark.parametrize("apart", [False, True], ids=["one port", "ports for brokers"])
+@pytest.mark.parametrize("apart", [later(False), soaked(True)], ids=["one port", "ports for brokers"])
 def test_the_secret_is_changed_under_load(
     broker_process: Callable[..., BrokerProcess], tmp_path: Path, apart: bool
 ) -> None:

@@ -1,6 +1,6 @@
 """Brokers are killed amid a change, and coordination comes back from before it, or with nothing.
 
-It is more of `test_lost_coordination`, for `make soak`: its name is none that pytest finds by itself.
+It is more of `test_lost_coordination`.
 """
 
 import os
@@ -19,7 +19,7 @@ from tests.support.chaos.cluster import waited
 from tests.support.http.uploading_files import Importer, check_all_once, numbered, parquet
 from tests.support.processes.lost_cluster import LostCluster
 
-pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.long]
+pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.soak]
 SEED = int(os.environ.get("SEED") or random.SystemRandom().randrange(10**6))
 ROUNDS = 20
 START_S = 30.0

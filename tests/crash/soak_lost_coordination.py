@@ -1,7 +1,7 @@
 """Coordination goes back, or is lost: each change that it may forget, with both journals, over etcd and on one machine,
 below brokers that were killed, that stopped in order, or that live on.
 
-It is more of `test_lost_coordination`, for `make soak`: its name is none that pytest finds by itself.
+It is more of `test_lost_coordination`.
 """
 
 import time
@@ -17,7 +17,7 @@ from tests.support.http.uploading_files import Importer, check_all_once, numbere
 from tests.support.processes.lost_cluster import LostCluster, copied_store, rebuild_as_the_page_has_it
 from tests.support.processes.s3_service import S3Service
 
-pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.long]
+pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.soak]
 Make = Callable[..., LostCluster]
 SUB, ROWS, LETTERS = "t/subscriptions/s", 5_000, 10
 PAYLOAD = b"a film"

@@ -18,7 +18,7 @@ from tests.support.chaos.cluster import PREFIX, Cluster, Member
 from tests.support.chaos.store_server import client
 from tests.support.history.load import until
 
-pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.long]
+pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.soak]
 
 CHANGE = {"schema": {"fields": AFTER}, "if_schema_id": 0}
 STEPS = ("schema.decided", "schema.marked", "schema.counted")

@@ -17,7 +17,7 @@ from tests.support.chaos.cluster import waited
 from tests.support.http.issuer import AUDIENCE, Issuer, issuing
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.lost_cluster import LostCluster, LostDatabase
-from tests.support.tiers import later
+from tests.support.tiers import later, soaked
 
 pytestmark = pytest.mark.process
 WITHIN_S = 60.0
@@ -113,9 +113,8 @@ def test_a_denial_taken_back_stays_in_the_store_until_it_is_done(
         assert ask(one.url, "GET", "/v1/whoami", token).status_code == 200
 
 
-@pytest.mark.long
 @pytest.mark.service
-@pytest.mark.parametrize("place", ["change.put", "change.made"])
+@pytest.mark.parametrize("place", [soaked("change.put"), later("change.made")])
 def test_a_denial_is_kept_if_etcd_loses_it_before_the_answer(
     lost_cluster: Callable[..., LostCluster], issuer: Issuer, place: str
 ) -> None:

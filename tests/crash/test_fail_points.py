@@ -12,35 +12,35 @@ from tests.support.history.checker import Run, check
 from tests.support.history.final_read import flush, in_files, over_http
 from tests.support.history.history import Event, History
 from tests.support.history.load import TOPIC, Load, Publisher, create, until
-from tests.support.tiers import later
+from tests.support.tiers import later, soaked
 
 pytestmark = pytest.mark.process
 
 SERVING = [  # the first entry that is appended is the topic's empty one
     later("commit.append:5"),
     "commit.durable:5",
-    later("entry.encode:2"),
+    soaked("entry.encode:2"),
     "entry.append:2",
     later("entry.append:4"),
     "entry.appended:2",
-    later("entry.appended:4"),
+    soaked("entry.appended:4"),
     "flush.release:1",
     later("flush.release:3"),
     "journal.release:3",
-    later("checkpoint.write:1"),
+    soaked("checkpoint.write:1"),
     "checkpoint.written:1",
-    later("checkpoint.written:2"),
+    soaked("checkpoint.written:2"),
 ]
 RECOVERING = [  # the place, and how many recoveries are killed there, one after the other
     ("recover.append", 1),
-    later("recover.append:2", 1),
+    soaked("recover.append:2", 1),
     later("entry.append", 1),
     ("entry.appended", 1),
     ("takeover.recovered", 2),
     ("recover.acks", 2),
     later("recover.acks:2", 1),
     later("leader.give", 2),
-    later("takeover.remove", 1),
+    soaked("takeover.remove", 1),
     later("done.put", 1),
     ("done.stored", 1),
     ("takeover.removed", 1),

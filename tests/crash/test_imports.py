@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.support.http.uploading_files import check_all_once, numbered, parquet
-from tests.support.tiers import later
+from tests.support.tiers import later, soaked
 
 pytestmark = pytest.mark.process
 
@@ -18,15 +18,15 @@ ROWS = 47_500  # ten batches
 BATCH = "5000"
 PLACES = [
     "import.claimed",
-    later("import.checking"),
+    soaked("import.checking"),
     "import.checked",
     later("import.running"),
-    later("import.batch:1"),
+    soaked("import.batch:1"),
     "import.batch:3",
     later("import.batch:4"),
     "import.progress:1",
-    later("import.batch:7"),
-    later("import.progress:2"),
+    soaked("import.batch:7"),
+    soaked("import.progress:2"),
     later("import.batch:10"),
     "import.done",
     "commit.durable:9",

@@ -8,26 +8,27 @@ import pytest
 from tests.support.history.checker import Run, check
 from tests.support.history.final_read import flush, in_files, over_http
 from tests.support.history.load import SUBSCRIPTION, TOPIC, Publisher, Subscriber, until
-from tests.support.tiers import later
+from tests.support.tiers import later, soaked
 
 pytestmark = pytest.mark.process
 
 SEGMENTS = 70  # their records take two transactions
 NOT_MADE = [
-    later("create.allocated"),
+    soaked("create.allocated"),
     later("entry.append"),
     "entry.appended",
-    later("create.segments:1"),
+    soaked("create.segments:1"),
     "create.segments:2",
     later("create.record"),
 ]
 DELETION = [
     "change.put:4",
-    *map(later, ("change.made:4", "delete.files")),
+    later("change.made:4"),
+    soaked("delete.files"),
     "delete.file:1",
-    *map(later, ("delete.file:3", "delete.records:1")),
+    *map(soaked, ("delete.file:3", "delete.records:1")),
     "delete.records:3",
-    later("delete.record"),
+    soaked("delete.record"),
 ]
 
 
@@ -95,7 +96,7 @@ def test_a_topic_whose_creation_was_not_answered_is_there(fragile, history, plac
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "place", [later("schema.decided"), "schema.marked", later("schema.counted"), later("change.made:3")]
+    "place", [soaked("schema.decided"), "schema.marked", soaked("schema.counted"), later("change.made:3")]
 )
 def test_a_change_of_a_schema_that_was_cut_off_is_ended(fragile, place):
     """Rows of both versions are in the journal alone when the broker dies again."""

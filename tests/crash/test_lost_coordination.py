@@ -9,10 +9,11 @@ from tests.support.history.load import until
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.lost_cluster import LostCluster, on_one_machine, rebuild_as_the_page_has_it
 
-pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.long]
+pytestmark = [pytest.mark.process, pytest.mark.service]
 Make = Callable[..., LostCluster]
 
 
+@pytest.mark.long
 def test_a_segment_that_was_sealed_since_gives_way(lost_cluster: Make) -> None:
     cluster = lost_cluster()
     cluster.publish("t", 40)
@@ -26,6 +27,7 @@ def test_a_segment_that_was_sealed_since_gives_way(lost_cluster: Make) -> None:
     assert cluster.complaints("t") == []
 
 
+@pytest.mark.soak
 def test_rows_of_a_segment_that_moved_since_are_replayed(lost_cluster: Make) -> None:
     cluster = lost_cluster(segments=1)
     cluster.publish("t", 40)
@@ -41,6 +43,7 @@ def test_rows_of_a_segment_that_moved_since_are_replayed(lost_cluster: Make) -> 
     assert cluster.complaints("t") == []
 
 
+@pytest.mark.soak
 def test_a_topic_that_was_deleted_since_stays_deleted(lost_cluster: Make) -> None:
     cluster = lost_cluster()
     cluster.publish("t", 40)
@@ -58,6 +61,7 @@ def test_a_topic_that_was_deleted_since_stays_deleted(lost_cluster: Make) -> Non
     assert there.status_code == 404 or there.json()["type"].endswith("topic-being-deleted")
 
 
+@pytest.mark.long
 def test_coordination_db_is_removed(broker_process: Callable[..., BrokerProcess]) -> None:
     cluster = on_one_machine(broker_process)
     cluster.start()

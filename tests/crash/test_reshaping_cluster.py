@@ -16,12 +16,16 @@ from tests.support.chaos.cluster import Cluster, Member, waited
 from tests.support.chaos_clients.fleet import Fleet, Lister
 from tests.support.history.history import History
 from tests.support.history.load import create
+from tests.support.tiers import later, soaked
 
 PLACES = (
     *("plan.write", "reshape.flushed", "reshape.commit", "reshape.committed"),
     *("reshape.held", "reshape.sealed", "reshape.replaced"),
 )
-pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.long]
+# Each place once, killed or stopped in turn, and the rest of both in the longest tier.
+TAKEN = [(place, ("kill", "stop")[number % 2]) for number, place in enumerate(PLACES)]
+LEFT = [(place, ("stop", "kill")[number % 2]) for number, place in enumerate(PLACES)]
+pytestmark = [pytest.mark.process, pytest.mark.service]
 LEASE_S, WITHIN_S = 2.0, 40.0
 SEGMENTS = "/v1/topics/t/segments"
 
@@ -46,19 +50,19 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         stage.lister.start()
         with stage.fleet:
             yield stage
-            stage.fleet.give_up()
-        stage.lister.wait()
+            assert_as_told(stage)
 
 
-@pytest.mark.parametrize("how", ["kill", "stop"])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("place", "how"), [later(*each) for each in TAKEN] + [soaked(*each) for each in LEFT])
 def test_an_owner_at_each_place(stage: Stage, place: str, how: str) -> None:
     kind = "merge" if (PLACES.index(place) + (how == "stop")) % 2 else "split"
     hit(stage.cluster, next(stage.members), f"{place}:1:{how}", kind)
     assert stage.fleet.strange == []
 
 
-@pytest.mark.parametrize("place", ["reshape.flushed", "reshape.committed", "reshape.held", "reshape.sealed"])
+@pytest.mark.parametrize(
+    "place", [*map(later, ("reshape.flushed", "reshape.held")), *map(soaked, ("reshape.committed", "reshape.sealed"))]
+)
 def test_an_owner_is_told_to_stop_amid_a_change(stage: Stage, place: str) -> None:
     """SIGTERM comes when it is at the place: it drains, ends in order, and comes back."""
     cluster, member = stage.cluster, next(stage.members)
@@ -71,8 +75,8 @@ def test_an_owner_is_told_to_stop_amid_a_change(stage: Stage, place: str) -> Non
     assert stage.fleet.strange == []
 
 
-def test_at_last_everything_is_as_it_was_told(stage: Stage) -> None:
-    """The judgement of all tests before."""
+def assert_as_told(stage: Stage) -> None:
+    """The judgement behind all tests of the module."""
     heal(stage.cluster, stage.fleet, stage.history)
     stage.fleet.give_up()
     stage.lister.wait()

@@ -21,7 +21,7 @@ from tests.support.history.judged import Run
 from tests.support.history.load import Load, create, until
 from tests.support.processes.broker_process import BrokerProcess, free_ports
 from tests.support.processes.together import BROKERS, Together, gone
-from tests.support.tiers import later
+from tests.support.tiers import later, soaked
 
 pytestmark = pytest.mark.process
 
@@ -36,7 +36,8 @@ KILLED_AT = [
 ]
 STOPPED_AT = [
     "reshape.held",
-    *map(later, ("reshape.flushed", "reshape.commit", "reshape.committed", "reshape.sealed")),
+    later("reshape.sealed"),
+    *map(soaked, ("reshape.flushed", "reshape.commit", "reshape.committed")),
 ]
 SEGMENTS = "/v1/topics/t/segments"
 

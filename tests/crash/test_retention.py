@@ -14,7 +14,7 @@ from seaweedq.coordination.sqlite import EmbeddedCoordination
 from seaweedq.segments.entry import EntryName
 from tests.support.processes.command import seaweedq
 from tests.support.processes.passed_grace import let_the_grace_pass
-from tests.support.tiers import later
+from tests.support.tiers import later, soaked
 
 pytestmark = pytest.mark.process
 
@@ -59,7 +59,7 @@ def make_files(broker):
         assert http.patch(T, json={"retention": {"max_bytes": 1}}).status_code == 200
 
 
-@pytest.mark.parametrize("place", ["raised", *map(later, RAISING[:-1]), later(DELETING[0])])
+@pytest.mark.parametrize("place", ["raised", *map(soaked, RAISING[:-2]), later(RAISING[-2]), later(DELETING[0])])
 def test_killed_in_a_round(broker_process, place):
     broker = broker_process()
     make_files(broker)

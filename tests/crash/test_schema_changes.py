@@ -13,8 +13,9 @@ import pytest
 
 from tests.support.history.load import until
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.tiers import later, soaked
 
-pytestmark = [pytest.mark.process, pytest.mark.long]
+pytestmark = pytest.mark.process
 
 BEFORE = [
     {"name": "k", "type": "string", "required": True},
@@ -71,7 +72,10 @@ def found_of(old: Publisher, new: Publisher) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "place",
-    ["schema.decided", "schema.marked", "schema.counted", "change.made:3", "commit.durable:40", "entry.append:4"],
+    [
+        *map(later, ("schema.marked", "change.made:3", "commit.durable:40")),
+        *map(soaked, ("schema.decided", "schema.counted", "entry.append:4")),
+    ],
 )
 def test_a_kill_amid_a_change_loses_no_row(broker_process: Callable[..., BrokerProcess], place: str) -> None:
     broker = broker_process(env={"SEAWEEDQ_FAIL_AT": place})

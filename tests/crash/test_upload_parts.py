@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from tests.support.http.uploading import BYTES, begin
+from tests.support.tiers import later, soaked
 
 pytestmark = [pytest.mark.process, pytest.mark.service]
 
@@ -13,9 +14,15 @@ PART = 5 * 1024 * 1024
 LARGE = BYTES * 6
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("server", ["moto_server", "moto_as_seaweedfs_server"])
-@pytest.mark.parametrize("place", ["upload.begun", "upload.joined"])
+@pytest.mark.parametrize(
+    ("place", "server"),
+    [
+        later("upload.begun", "moto_server"),
+        later("upload.joined", "moto_as_seaweedfs_server"),
+        soaked("upload.begun", "moto_as_seaweedfs_server"),
+        soaked("upload.joined", "moto_server"),
+    ],
+)
 def test_it_is_completed_by_the_next_one(broker_process, request, place, server):
     s3 = request.getfixturevalue(server)
     env = {**s3.env, "SEAWEEDQ_MULTIPART_BYTES": str(PART), "SEAWEEDQ_FAIL_AT": place}

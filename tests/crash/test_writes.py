@@ -10,28 +10,28 @@ import httpx
 import pytest
 
 from tests.support.http.uploading_files import Importer, check_all_once, numbered, parquet
-from tests.support.tiers import later
+from tests.support.tiers import later, soaked
 
 pytestmark = pytest.mark.process
 
 ROWS, FILES = 24_000, 6
 BATCH = "4000"
 PLACES = [
-    later("write.listed"),
+    soaked("write.listed"),
     later("write.checking"),
-    later("write.claimed"),
+    soaked("write.claimed"),
     later("write.checked"),
-    later("write.counted"),
+    soaked("write.counted"),
     later("write.running"),
     later("change.made:3"),  # behind those of the broker's journal and of the topic
-    later("write.batch:1"),
-    later("write.batch:3"),
-    later("write.progress:1"),
+    soaked("write.batch:1"),
+    soaked("write.batch:3"),
+    soaked("write.progress:1"),
     later("write.batch:6"),
-    later("write.done"),
+    soaked("write.done"),
     later("change.made:4"),
     later("commit.durable:5"),
-    later("entry.appended:2"),
+    soaked("entry.appended:2"),
 ]
 
 

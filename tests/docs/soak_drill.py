@@ -1,7 +1,7 @@
 """The whole drill of a lost coordination, as it is written, over a real etcd and an S3 server: coordination is lost in
 each way, and comes back, and each block prints what the page shows.
 
-It takes a minute and more, for `make soak`: its name is none that pytest finds by itself.
+It takes a minute and more.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ BUCKETS = ("drill-1", "drill-2")
 
 @pytest.mark.process
 @pytest.mark.service
-@pytest.mark.long
+@pytest.mark.soak
 def test_the_drill_runs_as_written(
     tmp_path: Path, moto: S3Service, broker_process: Callable[..., BrokerProcess]
 ) -> None:

@@ -13,8 +13,9 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.support.processes.broker_process import free_port
+from tests.support.tiers import later, soaked
 
-pytestmark = [pytest.mark.process, pytest.mark.long]
+pytestmark = pytest.mark.process
 EXAMPLES, PROTO = ROOT / "examples", ROOT / "proto" / "seaweedq" / "v1"
 PLUGINS = "google.golang.org/protobuf/cmd/protoc-gen-go", "google.golang.org/grpc/cmd/protoc-gen-go-grpc"
 
@@ -75,7 +76,7 @@ def of_go(folder: Path) -> list[str]:
     return [str(folder / "client")]
 
 
-@pytest.mark.parametrize("client_of", [of_python, of_node, of_go], ids=["python", "node", "go"])
+@pytest.mark.parametrize("client_of", [later(of_python), later(of_node), soaked(of_go)], ids=["python", "node", "go"])
 def test_a_client_loses_nothing_while_its_broker_restarts(client_of: Any, broker_process: Any, tmp_path: Path) -> None:
     (folder := tmp_path / "client").mkdir()
     command = client_of(folder)

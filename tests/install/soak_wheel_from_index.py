@@ -11,7 +11,7 @@ import pytest
 from tests.support.installed import Installed
 from tests.support.paths import ROOT
 
-pytestmark = [pytest.mark.process, pytest.mark.long]
+pytestmark = [pytest.mark.process, pytest.mark.soak]
 
 INSTALL_S = 280.0
 

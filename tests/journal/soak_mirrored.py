@@ -1,6 +1,6 @@
-"""A mirrored journal among real processes, for `make soak`: each place at which an owner, a mirror or a recovery may
+"""A mirrored journal among real processes: each place at which an owner, a mirror or a recovery may
 die, an owner that stops or is cut off together with a mirror, rolling restarts, also to an object journal and back, and
-a mirror that is slow for ten minutes. Its name is none that pytest finds by itself."""
+a mirror that is slow for ten minutes."""
 
 import os
 import random
@@ -39,7 +39,7 @@ ROUNDS = 10  # so many times what may be in memory is published at least: withou
 RESTARTS = 5
 PAUSE_S = 30.0  # without any answer: publishes go on
 RSS_BYTES = 500 * 1024 * 1024
-pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.long]
+pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.soak]
 
 
 @pytest.mark.parametrize("places", [OWNER, MIRROR, RECOVERER], ids=["owner", "mirror", "recoverer"])
@@ -56,7 +56,6 @@ def test_stopped_cut_off_and_rolled_to_an_object_journal_and_back(tmp_path: Path
     assert answered > 100
 
 
-@pytest.mark.timeout(900)
 def test_rolling_restarts_fail_no_publish(tmp_path: Path) -> None:
     with cluster_processes.Cluster(tmp_path, options=("--journal", "mirrored")) as cluster:
         load, _ = rolled(cluster, 6, RESTARTS)

@@ -15,6 +15,7 @@ import pytest
 from tests.support.chaos.cluster import Cluster, waited
 from tests.support.chaos.mirrored import LEASE_S, REACHED_S, done_under_load, killed_at, stopped_past_its_lease
 from tests.support.history.load import SUBSCRIPTION, TOPIC, create
+from tests.support.tiers import later, soaked
 
 pytestmark = [pytest.mark.process, pytest.mark.service]
 
@@ -27,10 +28,12 @@ def test_nothing_is_lost_with_a_mirror_or_a_paused_owner(tmp_path: Path) -> None
     assert answered > 100
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("journal", "missing"),
-    [("mirrored", "its messages of up to 10 s may be missing"), ("file", "its messages that are not in files may be")],
+    [
+        later("mirrored", "its messages of up to 10 s may be missing"),
+        soaked("file", "its messages that are not in files may be"),
+    ],
 )
 def test_all_are_killed_at_once_and_the_loss_is_accepted(tmp_path: Path, journal: str, missing: str) -> None:
     """No id that a client has seen is another message's, each segment takes messages again, and nobody stops."""

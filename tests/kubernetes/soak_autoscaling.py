@@ -1,10 +1,9 @@
-"""The chart's autoscaler on a real API server, for `make soak`: 2 brokers, 5 while the load needs as many, 2 again.
+"""The chart's autoscaler on a real API server: 2 brokers, 5 while the load needs as many, 2 again.
 
 Kubernetes' own controllers read the metric from a stand-in for an adapter, which scrapes the brokers. The load is
 messages of idempotent producers against a stated capacity: no publish may fail, and each message must be stored once,
 in the order of its key, though a broker is killed while the others start, and three are stopped by the autoscaler. It
-takes 17 minutes: the leader waits ten before it recommends fewer brokers, and they leave one in two minutes. Its name
-is none that pytest finds by itself."""
+takes 17 minutes: the leader waits ten before it recommends fewer brokers, and they leave one in two minutes."""
 
 import asyncio
 import time
@@ -29,7 +28,7 @@ LOW, HIGH = 10.0, 33.0  # need 2 and 5 brokers
 PRODUCERS, KEYS = 24, 4
 STEADY_S, UP_S, DOWN_S = 30.0, 240.0, 2400.0
 POLL_S = 0.5
-pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.long, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.soak, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 from tests.support.model.exploring import Explored, explore
 from tests.support.model.mirror_steps import is_stuck, steps
 from tests.support.model.mirror_world import RULES, Bounds, World, fault, start_of
-from tests.support.tiers import later
+from tests.support.tiers import later, soaked
 
 LIMIT = 1_500_000
 USUAL = Bounds()
@@ -45,12 +45,12 @@ def search(bounds: Bounds) -> Explored:
         Bounds(mirrors=1, start=1, changes=0, flushes=True),
         Bounds(mirrors=1, start=0, commits=1, changes=2),
         later(Bounds(mirrors=2, start=1)),
-        later(Bounds(crashes=1, changes=1)),
+        soaked(Bounds(crashes=1, changes=1)),
         later(Bounds(mirrors=1, start=1, commits=2, changes=1)),
-        later(Bounds(mirrors=1, start=1, changes=1, recoverers=2)),
+        soaked(Bounds(mirrors=1, start=1, changes=1, recoverers=2)),
         later(Bounds(commits=2, crashes=0, changes=0, flushes=True)),
         LOST,
-        later(LOST._replace(commits=2, flushes=True)),
+        soaked(LOST._replace(commits=2, flushes=True)),
         later(LOST._replace(recoverers=2, crashes=2)),
         later(LOST._replace(changes=1)),
         later(LOST._replace(seeks=True)),

@@ -8,7 +8,7 @@ import pytest
 from tests.support.model.exploring import Explored, explore
 from tests.support.model.recovery_steps import steps
 from tests.support.model.recovery_world import LINES, RULES, SEAL, Bounds, World, rows_in
-from tests.support.tiers import later, marked
+from tests.support.tiers import later, marked, soaked
 
 LIMIT = 400_000
 LOSSES = {"state what was acknowledged", "miss what was acknowledged", "ask the key"}  # rules for what a store loses
@@ -57,10 +57,10 @@ def search(bounds: Bounds) -> Explored:
         later(Bounds(window=1, losses=1, crashes=0)),
         later(Bounds(messages=1, recoverers=2, losses=1, crashes=0)),
         later(Bounds(messages=1, window=1, marks=True, crashes=0)),
-        later(Bounds(messages=1, window=1, marks=True)),
+        soaked(Bounds(messages=1, window=1, marks=True)),
         FAILS,
-        later(replace(FAILS, recoverers=2)),
-        later(replace(FAILS, messages=2)),
+        soaked(replace(FAILS, recoverers=2)),
+        soaked(replace(FAILS, messages=2)),
     ],
     ids=[
         "two messages",

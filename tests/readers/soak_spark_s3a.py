@@ -21,7 +21,7 @@ from tests.support.spark.application import ALWAYS
 from tests.support.spark.job_process import WITHIN_S, environment
 
 FETCH_S = 600
-pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.spark, pytest.mark.long]
+pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.spark, pytest.mark.soak]
 
 READS = """
 import json, sys

@@ -22,7 +22,7 @@ from tests.support.fixtures.services import s3_server
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.s3_service import KEY, SECRET, S3Service
 from tests.support.readers.topic_readers import READERS, Reader, spark_reader
-from tests.support.tiers import later
+from tests.support.tiers import later, soaked
 
 pytestmark = pytest.mark.process
 
@@ -216,8 +216,9 @@ def on_s3(
 
 
 @pytest.mark.service
-@pytest.mark.long
-@pytest.mark.parametrize(("what", "place"), [(what, [*PLACES][at % 2]) for at, what in enumerate(CHANGES)])
+@pytest.mark.parametrize(
+    ("what", "place"), [(soaked if at % 3 else later)(what, [*PLACES][at % 2]) for at, what in enumerate(CHANGES)]
+)
 def test_a_change_is_read_from_s3_as_the_table_says(
     on_s3: tuple[Client, Callable[[str], OnS3]], request: pytest.FixtureRequest, what: str, place: str
 ) -> None:

@@ -1,5 +1,4 @@
-"""Shrunk plans that tell mutants of a mirrored journal from the code, for `make soak`: its name is none that pytest
-finds by itself."""
+"""Shrunk plans that tell mutants of a mirrored journal from the code."""
 
 from pathlib import Path
 
@@ -7,7 +6,7 @@ import pytest
 
 from tests.simulation.test_runs import PLANS, run
 
-pytestmark = [pytest.mark.process, pytest.mark.brokers, pytest.mark.long]
+pytestmark = [pytest.mark.process, pytest.mark.brokers, pytest.mark.soak]
 
 
 @pytest.mark.parametrize("path", sorted((PLANS / "mutants" / "mirrored").glob("*.json")), ids=lambda path: path.stem)

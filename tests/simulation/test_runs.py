@@ -13,6 +13,7 @@ import pytest
 
 from tests.simulation.plan import BROKERS, UNPROMISED, Fault, Plan
 from tests.support.paths import ROOT
+from tests.support.tiers import later, soaked
 
 pytestmark = [pytest.mark.process, pytest.mark.brokers]
 
@@ -39,27 +40,27 @@ def test_some_seeds() -> None:
 def test_fresh_seeds() -> None:
     """Others each time; a failure prints the seed, and `make simulate SEED=...` runs it again."""
     seed = str(int.from_bytes(os.urandom(4)))
-    status, printed = run("--seed", seed, "--seeds", "4", "--minutes", "2")
+    status, printed = run("--seed", seed, "--seeds", "3", "--minutes", "2")
     assert status == 0, printed
 
 
 @pytest.mark.long
 def test_a_typed_topic_whose_schema_changes() -> None:
     """Publishers of two versions, imports, dead letters, splits, and faults at the steps of a change."""
-    status, printed = run("--seed", "30100", "--seeds", "3", "--minutes", "1", "--typed")
+    status, printed = run("--seed", "30100", "--seeds", "2", "--minutes", "1", "--typed")
     assert status == 0, printed
 
 
 @pytest.mark.long
 def test_a_seed_decides_all_of_it() -> None:
     """Whatever the order of hashes."""
-    found = [run("--seed", "24", "--seeds", "2", "--minutes", "0.5", PYTHONHASHSEED=order)[1] for order in "120"]
+    found = [run("--seed", "24", "--seeds", "2", "--minutes", "0.5", PYTHONHASHSEED=order)[1] for order in "12"]
     digests = [sorted(line.split()[-1] for line in one.splitlines() if line.startswith("seed ")) for one in found]
-    assert digests[0] == digests[1] == digests[2]
+    assert digests[0] == digests[1]
     assert len(digests[0]) == 2
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_seed_decides_all_of_it_also_twice_in_one_process() -> None:
     status, printed = run("--seed", "24", "--seeds", "2", "--minutes", "0.5", "--twice")
     assert status == 0, printed
@@ -97,8 +98,9 @@ def test_a_plan_that_failed_once(path: Path) -> None:
     assert status == 0, printed
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("path", MUTANTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [later(path) if n % 3 == 0 else soaked(path) for n, path in enumerate(MUTANTS)], ids=lambda path: path.stem
+)
 def test_a_shrunk_plan_tells_a_mutant_from_the_code(path: Path) -> None:
     status, printed = run("--plan", str(path))
     assert status == 0, printed

@@ -19,7 +19,7 @@ from tests.support.spark.speculation import ROWS, TASKS
 from tests.support.spark.standalone import standalone
 from tests.support.spark.writing_query import WritingQuery, deadly
 
-pytestmark = [pytest.mark.process, pytest.mark.long]
+pytestmark = [pytest.mark.process, pytest.mark.soak]
 
 
 def test_two_thousand_uploads_are_one_write(job: Job) -> None:  # noqa: F811

@@ -1,12 +1,13 @@
-"""Chooses the tests of a tier by their marks: `--tier fast`, `default` or `long`.
+"""Chooses the tests of a tier by their marks: `--tier fast`, `default`, `long` or `soak`.
 
 Marks stand in the files of tests, as `pytestmark` or above a test. A test that starts a process, a server or several
 brokers without a mark for it fails: audit events tell. `SEAWEEDQ_TEST_EXAMPLES` is a factor for how many examples a
 property has.
 
-`fast` is all without a mark, with few examples of each property; `default` everything but `long`; `long` is the rest,
-and the properties again with more examples. Several brokers in one loop, simulated hours, and tests marked `default`
-are too long for `fast`: they take a tenth of a second of CPU or more.
+`fast` is all without a mark, with few examples of each property; `default` everything but `long` and `soak`; `long` is
+what has this mark, and the properties again with more examples; `soak`, more of what shorter tiers show, is for
+`make soak`. Several brokers in one loop, simulated hours, and tests marked `default` are too long for `fast`: they take
+a tenth of a second of CPU or more.
 
 `fast` and `default` have the same examples in each run. `long` draws new ones from a seed, and prints the command that
 repeats them.
@@ -30,8 +31,9 @@ MARKS = {
     "simulation": "simulates a cluster's hours",
     "default": "takes too long for `make test-fast`",
     "long": "is deliberately long: `make test-all` runs it",
+    "soak": "is more of what a test in a shorter tier shows: `make soak` runs it",
 }
-EXAMPLES = {"fast": 0.1, "default": 0.3, "long": 0.6}  # of what a property asks for
+EXAMPLES = {"fast": 0.1, "default": 0.3, "long": 0.6, "soak": 0.6}  # of what a property asks for
 # What a test may do only with a mark: audit events, the mark that each asks for, and the marks that say as much.
 EVENTS = {
     "subprocess.Popen": "process",
@@ -52,6 +54,11 @@ def examples(count: int) -> int:
 def later(*values: Any) -> Any:
     """A parameter whose test is one of the tier `long`: the same with another parameter is in `default`."""
     return pytest.param(*values, marks=pytest.mark.long)
+
+
+def soaked(*values: Any) -> Any:
+    """A parameter whose test is one of the tier `soak`: the same with other parameters is in a shorter one."""
+    return pytest.param(*values, marks=pytest.mark.soak)
 
 
 def marked(value: Any, *marks: str) -> Any:
@@ -145,7 +152,11 @@ def _in_tier(item: pytest.Item, tier: str) -> bool:
     marks = {mark.name for mark in item.iter_markers()}
     if tier == "fast":
         return not marks & MARKS.keys()
-    return "long" not in marks if tier == "default" else "long" in marks or is_hypothesis_test(item.obj)
+    if tier == "default":
+        return not marks & {"long", "soak"}
+    if "soak" in marks:
+        return tier == "soak"
+    return tier in marks or (tier == "long" and is_hypothesis_test(item.obj))
 
 
 @pytest.hookimpl(tryfirst=True)

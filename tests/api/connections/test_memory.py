@@ -23,7 +23,7 @@ from tests.support.brokers import inside
 from tests.support.brokers.in_process_cluster import until
 from tests.support.http.with_tokens import EVERYTHING, access
 from tests.support.paths import ROOT
-from tests.support.tiers import later
+from tests.support.tiers import later, soaked
 
 ROWS = 300_000
 SHAPES = {
@@ -103,7 +103,9 @@ def fits(code: str, argument: str, reserved: int) -> bool:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("shape", ["headers", *(later(shape) for shape in SHAPES if shape != "headers")])
+@pytest.mark.parametrize(
+    "shape", ["headers", later("lines"), *(soaked(shape) for shape in SHAPES if shape not in ("headers", "lines"))]
+)
 def test_a_decoder_makes_no_more_than_is_reserved(shape: str) -> None:
     body, media, bare = SHAPES[shape]
     assert fits(DECODING, shape, needed(media, body, bare, 1 << 24))

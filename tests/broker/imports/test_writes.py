@@ -47,7 +47,7 @@ from tests.support.brokers.deaf import end_task
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.returned import CopiedCoordination, returned
-from tests.support.tiers import later
+from tests.support.tiers import later, soaked
 
 pytestmark = [pytest.mark.process, pytest.mark.brokers]
 
@@ -56,17 +56,17 @@ FILES, ROWS, BATCH = 5, 1300, 1000  # 7 batches over 5 files
 ALL = list(range(FILES * ROWS))
 PLACES = [
     later("write.listed"),
-    later("write.checking"),
+    soaked("write.checking"),
     later("write.claimed"),
-    later("write.checked"),
+    soaked("write.checked"),
     later("write.counted"),
-    later("write.running"),
+    soaked("write.running"),
     later("change.put"),
-    later("change.made"),
-    later("write.batch:1"),
+    soaked("change.made"),
+    soaked("write.batch:1"),
     "write.batch:3",
     later("write.progress"),
-    later("write.batch:6"),
+    soaked("write.batch:6"),
     later("write.batch:7"),
     later("write.done"),
     later("change.made:2"),
@@ -602,7 +602,13 @@ async def test_the_store_knows_a_write_before_anybody_is_told(tmp_path):
 
 @pytest.mark.parametrize(
     "place",
-    [later("write.running"), later("change.made"), later("write.batch:5"), later("write.done"), later("change.made:2")],
+    [
+        soaked("write.running"),
+        soaked("change.made"),
+        soaked("write.batch:5"),
+        later("write.done"),
+        later("change.made:2"),
+    ],
 )
 async def test_a_write_outlives_the_loss_of_coordination(tmp_path, place):
     """The records of its uploads are lost; the store has its files, their list, and what was decided."""

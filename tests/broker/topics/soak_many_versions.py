@@ -87,7 +87,7 @@ def command(*arguments: str, url: str) -> str:
 
 
 @pytest.mark.process
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_schema_has_a_thousand_versions_and_no_more(broker_process: Callable[..., BrokerProcess]) -> None:
     broker, took = broker_process(), list[float]()
     with Client(broker.url) as client:

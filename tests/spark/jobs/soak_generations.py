@@ -41,7 +41,7 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.spark,
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-    pytest.mark.long,
+    pytest.mark.soak,
 ]
 
 

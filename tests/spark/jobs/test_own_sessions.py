@@ -18,7 +18,7 @@ from tests.support.processes.broker_process import BrokerProcess
 from tests.support.spark import jvm
 from tests.support.spark.writing_query import deadly
 
-pytestmark = [pytest.mark.process, pytest.mark.long]
+pytestmark = pytest.mark.process
 MAIN = Path(seaweedq.__file__).with_name("__main__.py")
 WITHIN_S = 240
 
@@ -58,6 +58,7 @@ class Job:
         return (self._folder / "log").read_text(errors="replace")[-5000:]
 
 
+@pytest.mark.long
 def test_spark_submit_runs_a_job(broker: BrokerProcess, tmp_path: Path) -> None:
     java()
     import pyspark
@@ -74,6 +75,7 @@ def test_spark_submit_runs_a_job(broker: BrokerProcess, tmp_path: Path) -> None:
     assert (found["findings"], found["segments"][0]["read"]) == ([], 100)
 
 
+@pytest.mark.soak
 def test_a_replay_that_was_killed_at_a_write_goes_on(broker: BrokerProcess, tmp_path: Path) -> None:
     java()
     with Client(broker.url) as client:
