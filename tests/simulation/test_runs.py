@@ -36,11 +36,11 @@ def test_some_seeds() -> None:
     assert "2 runs, 0 failed" in printed
 
 
-@pytest.mark.long
-def test_fresh_seeds() -> None:
+@pytest.mark.parametrize("journal", [later("object"), later("file"), soaked("mirrored")])
+def test_fresh_seeds(journal: str) -> None:
     """Others each time; a failure prints the seed, and `make simulate SEED=...` runs it again."""
     seed = str(int.from_bytes(os.urandom(4)))
-    status, printed = run("--seed", seed, "--seeds", "3", "--minutes", "2")
+    status, printed = run("--seed", seed, "--seeds", "2", "--minutes", "2", "--journal", journal)
     assert status == 0, printed
 
 
