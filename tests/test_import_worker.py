@@ -108,7 +108,7 @@ async def test_a_bound_on_memory_holds():
         assert "memory" in told.problem.detail or "malloc" in told.problem.detail
 
 
-@pytest.mark.soak
+@pytest.mark.long
 async def test_what_stands_for_far_more_than_it_has_is_refused():
     column = pa.DictionaryArray.from_arrays(pa.array([0] * 4000, pa.int32()), pa.array(['"' + "x" * 2**19 + '"']))
     async with Given(parquet(pa.table({"value": column})), "parquet", check=True) as reader:
@@ -390,7 +390,7 @@ def test_scrambled_bytes_are_refused_or_read(importer, seed):
     assert answer.status_code in (200, 422), answer.text
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_a_dictionary_that_expands_too_far_is_refused(importing_broker, importer):
     importer.make()
     answer = importer.take(bomb(20_000))

@@ -120,7 +120,7 @@ def _is_endless(operation: Any) -> bool:
     return isinstance(operation, dict) and operation.get("operationId") in ENDLESS
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_walks_along_the_links_meet_no_strange_answer(broker: BrokerProcess, tmp_path: Path) -> None:
     document = impatient(httpx.get(f"{broker.url}/openapi.json", timeout=30, trust_env=False).json())
     (tmp_path / "openapi.json").write_text(json.dumps(document))

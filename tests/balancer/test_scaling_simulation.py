@@ -93,7 +93,7 @@ def test_a_flood_that_stays_for_two_hours() -> None:
     assert world.to_and_fro(HOUR_S) == 0
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_day_and_night_for_a_week() -> None:
     world = World(*KEYS, initial=2, noise=0.2)
     per_day = []

@@ -95,7 +95,7 @@ def test_what_etcd_refuses_is_no_fault_and_leaves_none(cluster, monkeypatch):
         httpx.get(f"http://127.0.0.1:{member.etcd.ports[0]}/health", trust_env=False, timeout=5).raise_for_status()
 
 
-@pytest.mark.soak
+@pytest.mark.long
 @pytest.mark.service
 def test_etcd_goes_back_and_an_operator_asks_for_rebuilds(cluster):
     url = cluster.urls[0]

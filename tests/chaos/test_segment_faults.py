@@ -19,7 +19,7 @@ def cluster(tmp_path_factory):
         yield cluster
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_each_kind_of_change_comes_about(cluster):
     for kind in ("split", *KINDS):
         changes = Changes(cluster, [kind], random.Random(1))

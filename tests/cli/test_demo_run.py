@@ -177,7 +177,7 @@ def test_spark_reads_the_same(tmp_path):
     assert not _left_behind(tmp_path)
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_without_java_it_says_so_and_ends_with_duckdb(tmp_path):
     process = _demo(tmp_path, "--exit", PATH="/nowhere", JAVA_HOME="")
     out, complaint = process.communicate(timeout=120)
@@ -198,7 +198,7 @@ def test_no_signal_leaves_a_broker_behind(tmp_path, number, moment):
     assert not _left_behind(tmp_path)
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_a_folder_with_flights_in_it_is_refused(tmp_path):
     with _demo(tmp_path, "--exit", "--no-spark", "--data-dir", str(tmp_path / "kept")) as first:
         first.communicate(timeout=120)

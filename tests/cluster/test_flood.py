@@ -96,7 +96,7 @@ def history(tmp_path: Path) -> Iterator[History]:
         yield history
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_nobody_sees_more_of_a_flood_than_messages(
     broker_process: Callable[..., BrokerProcess], history: History
 ) -> None:

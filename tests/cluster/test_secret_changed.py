@@ -27,6 +27,7 @@ def restart_all(brokers: Together) -> None:
     brokers.wait_ready()
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("apart", [later(False), soaked(True)], ids=["one port", "ports for brokers"])
 def test_the_secret_is_changed_under_load(
     broker_process: Callable[..., BrokerProcess], tmp_path: Path, apart: bool

@@ -56,7 +56,7 @@ def test_an_owner_that_does_not_dispatch_is_killed(together: Together) -> None:
     assert together.delivered == dict.fromkeys(range(90), 1)
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_a_pull_says_that_nothing_is_there_only_if_all_owners_were_asked(together: Together) -> None:
     together.subscribe(0)
     dispatcher = together.settled()

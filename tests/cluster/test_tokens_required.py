@@ -46,7 +46,8 @@ def strangers(brokers: Together) -> Iterator[dict[int, int]]:
         publisher.join()
 
 
-@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.long
 def test_tokens_become_required_under_load(broker_process: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     config, admin, peers = tmp_path / "settings.toml", draw(SystemIds()), free_ports(BROKERS)
     (tmp_path / "admin").write_text(admin)

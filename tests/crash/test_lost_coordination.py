@@ -27,7 +27,7 @@ def test_a_segment_that_was_sealed_since_gives_way(lost_cluster: Make) -> None:
     assert cluster.complaints("t") == []
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_rows_of_a_segment_that_moved_since_are_replayed(lost_cluster: Make) -> None:
     cluster = lost_cluster(segments=1)
     cluster.publish("t", 40)
@@ -43,7 +43,7 @@ def test_rows_of_a_segment_that_moved_since_are_replayed(lost_cluster: Make) -> 
     assert cluster.complaints("t") == []
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_a_topic_that_was_deleted_since_stays_deleted(lost_cluster: Make) -> None:
     cluster = lost_cluster()
     cluster.publish("t", 40)

@@ -59,17 +59,30 @@ def all_examples() -> list[str]:
     return [example for name in main.LISTED for example in examples(main.load_command(name))]
 
 
-@pytest.mark.process
-@pytest.mark.long
-def test_every_example_runs_as_written(tmp_path: Path, broker_process: Callable[..., BrokerProcess]) -> None:
-    page = Page(tmp_path, broker_process(data_dir=tmp_path / "seaweedq-data", start=False))
+def in_order() -> list[str]:
+    """Those that are run: what deletes comes last."""
+    todo = [one for one in all_examples() if one not in LEFT_OUT and not one.startswith((*ELSEWHERE,))]
+    return sorted(todo, key=lambda one: next((n for n, end in enumerate(ENDS, 1) if one.startswith(end)), 0))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory, broker_processes: Callable[..., BrokerProcess]) -> Page:
+    """A folder and a broker for all examples, with what they speak of."""
+    folder = tmp_path_factory.mktemp("examples")
+    page = Page(folder, broker_processes(data_dir=folder / "seaweedq-data", start=False))
     page.process["EDITOR"] = "true"
     page.serve(SERVE)
     page.run(Block("sh", BEFORE.read_text(), ""))
-    todo = [one for one in all_examples() if one not in LEFT_OUT and not one.startswith((*ELSEWHERE,))]
-    for example in sorted(todo, key=lambda one: next((n for n, end in enumerate(ENDS, 1) if one.startswith(end)), 0)):
-        if "jq" not in example or shutil.which("jq"):
-            page.run(Block("sh", example, ""))
+    return page
+
+
+@pytest.mark.process
+@pytest.mark.long
+@pytest.mark.parametrize("example", in_order())
+def test_every_example_runs_as_written(page: Page, example: str) -> None:
+    if "jq" in example and not shutil.which("jq"):
+        pytest.skip("jq is not installed")
+    page.run(Block("sh", example, ""))
 
 
 def test_what_is_left_out_is_there() -> None:

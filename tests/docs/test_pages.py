@@ -18,7 +18,7 @@ from tests.support.docs.page import DRILL, FIRST_HOUR, SERVE, Page, blocks
 from tests.support.docs.printed import complaint
 from tests.support.paths import ROOT
 from tests.support.processes.broker_process import BrokerProcess
-from tests.support.tiers import later, soaked
+from tests.support.tiers import later
 
 CREATES = re.compile(r"""(?:topic create |publish |(?:create_topic|publish)\("|PUT \S+/topics/)([\w.-]+)(?=[\s"])""")
 
@@ -48,14 +48,13 @@ LATER = {  # many commands, each a process
     "docs/do/python.md",
     "docs/reference/files.md",
     "docs/operate/operations.md",
+    "docs/do/spark.md",
 }
-SOAKED = {"docs/do/spark.md"}  # a JVM for each of four blocks
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "name", [later(name) if name in LATER else soaked(name) if name in SOAKED else name for name in PAGES]
-)
+@pytest.mark.timeout(900)  # docs/do/spark.md starts a JVM for each of four blocks
+@pytest.mark.parametrize("name", [later(name) if name in LATER else name for name in PAGES])
 def test_every_block_runs_as_written(name: str, page: Page) -> None:
     todo = sorted(blocks(name), key=lambda block: not block.starts_broker)
     assert todo, "a page in this list has blocks"

@@ -275,7 +275,7 @@ def ids(progress: Sequence[Any]) -> list[int]:
 
 @pytest.mark.process
 @pytest.mark.spark
-@pytest.mark.soak
+@pytest.mark.long
 def test_the_stream_has_what_a_batch_and_pandas_have(
     programs: Any, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,6 @@
-"""A mirrored journal among real processes: each place at which an owner, a mirror or a recovery may
-die, an owner that stops or is cut off together with a mirror, rolling restarts, also to an object journal and back, and
-a mirror that is slow for ten minutes."""
+"""A mirrored journal among real processes: each place at which an owner, a mirror or a recovery may die, an owner that
+stops or is cut off together with a mirror, rolling restarts, also to an object journal and back, and a mirror that is
+slow for ten minutes."""
 
 import os
 import random
@@ -56,6 +56,7 @@ def test_stopped_cut_off_and_rolled_to_an_object_journal_and_back(tmp_path: Path
     assert answered > 100
 
 
+@pytest.mark.timeout(900)
 def test_rolling_restarts_fail_no_publish(tmp_path: Path) -> None:
     with cluster_processes.Cluster(tmp_path, options=("--journal", "mirrored")) as cluster:
         load, _ = rolled(cluster, 6, RESTARTS)

@@ -10,7 +10,7 @@ import pytest
 from tests.support.kubernetes.load import Figures
 from tests.support.kubernetes.release import Release
 
-pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.long]
+pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.long, pytest.mark.timeout(300)]
 GAP_S = 3.0  # and as long as the store took for an answer: it is slow where the machine is
 
 

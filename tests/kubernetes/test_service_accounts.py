@@ -12,7 +12,7 @@ from tests.support.kubernetes.control_plane import ControlPlane
 from tests.support.kubernetes.kubelet import Kubelet
 from tests.support.kubernetes.release import Release
 
-pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.long]
+pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.long, pytest.mark.timeout(300)]
 ADMIN = "the-admin-token-of-these-tests-alone"
 SUBJECT = "system:serviceaccount:flights:importer"
 WITHIN_S = 20.0

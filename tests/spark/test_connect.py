@@ -75,7 +75,7 @@ EXECUTORS = {
 
 
 @pytest.mark.process
-@pytest.mark.soak
+@pytest.mark.long
 def test_two_workers_read_a_topic_in_all_ways(broker: BrokerProcess, tmp_path: Path) -> None:
     java()
     with Client(broker.url) as client:

@@ -11,7 +11,7 @@ from tests.support.fixtures.spark_session import java
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.spark.writing_query import WritingQuery, deadly
 
-pytestmark = [pytest.mark.process, pytest.mark.soak]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 ROWS = 300
 
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.process, pytest.mark.service]
 MORE_S = 6.0  # on a busy machine, for a recovery
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_brokers_of_this_version_and_of_the_next(tmp_path: Path) -> None:
     wanted = Versions(None, tree_with_one_level_more(tmp_path / "after"), brokers=2, publishers=1)
     outcome = upgraded(tmp_path, wanted)

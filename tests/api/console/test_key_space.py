@@ -142,7 +142,7 @@ async def test_all_pages_work_below_a_path_prefix(tmp_path: Path) -> None:
         await page.shows("Nothing: every segment has a running owner", "Owners of the key space", "100%")
 
 
-@pytest.mark.soak
+@pytest.mark.long
 async def test_nothing_no_leader_and_a_broker_that_ends_while_it_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

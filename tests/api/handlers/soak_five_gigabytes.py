@@ -23,6 +23,7 @@ def peak_mib(pid: int) -> int:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(600)
 def test_five_gigabytes_go_through_a_broker_that_stays_small(broker_processes, tmp_path: Path) -> None:
     """On a folder, where the bytes pass through the broker both ways: under 300 MiB, journal and etcetera included."""
     free = shutil.disk_usage(tmp_path).free

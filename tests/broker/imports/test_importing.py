@@ -71,7 +71,7 @@ def finish(importer: Importer, upload: str) -> None:
     check_all_once(importer.column(), ROWS)
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_one_that_is_killed_is_followed(brokers, importer_of):
     upload, runner = begun(brokers, importer_of(brokers.urls[0]))
     other = importer_of(brokers.urls[(runner + 1) % 3])
@@ -101,7 +101,7 @@ def test_one_that_drains_lets_go_and_another_goes_on(brokers, importer_of):
     finish(importer_of(brokers.urls[(runner + 1) % 3]), upload)
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_who_asks_elsewhere_joins(brokers, importer_of):
     upload, runner = begun(brokers, importer_of(brokers.urls[0]), batches=1)
     answer = importer_of(brokers.urls[(runner + 1) % 3]).ask(upload, wait_s=90)

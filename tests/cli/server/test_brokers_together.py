@@ -55,7 +55,7 @@ def test_nothing_is_lost_when_one_is_killed(together):
     together.process.terminate(within_s=30)
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_all_stop_and_start_again_with_everything(together):
     publish(together, 0)
     together.process.terminate(within_s=30)

@@ -39,7 +39,7 @@ def publish(url: str, number: int) -> None:
     assert answer.status_code == 200, answer.text
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_recovery_takes_no_more_than_its_share(broker_process: Callable[..., BrokerProcess]) -> None:
     large = {"SEAWEEDQ_MEMORY_BUDGET_BYTES": str(2048 * MIB), "SEAWEEDQ_JOURNAL_MAX_UNRELEASED_BYTES": str(1024 * MIB)}
     broker = broker_process(env=large)

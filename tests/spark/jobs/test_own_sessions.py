@@ -75,7 +75,7 @@ def test_spark_submit_runs_a_job(broker: BrokerProcess, tmp_path: Path) -> None:
     assert (found["findings"], found["segments"][0]["read"]) == ([], 100)
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_a_replay_that_was_killed_at_a_write_goes_on(broker: BrokerProcess, tmp_path: Path) -> None:
     java()
     with Client(broker.url) as client:

@@ -45,7 +45,7 @@ def check_order(client: Client, topic: str) -> None:
         assert (of_key := [n for n in values if n % 7 == key]) == sorted(of_key)
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_rows_come_once_however_often_it_is_started(
     client: Client, broker: BrokerProcess, command: Command, tmp_path: Path
 ) -> None:

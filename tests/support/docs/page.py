@@ -19,7 +19,7 @@ FIRST_HOUR = ("README.md", "docs/learn/tutorial.md")  # of a newcomer, in their 
 DRILL = "docs/operate/drill.md"
 SERVE = "seaweedq serve"
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
-BLOCK_S = 600
+BLOCK_S = 120
 
 
 class Block(NamedTuple):
