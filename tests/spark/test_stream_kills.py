@@ -10,7 +10,7 @@ from tests.support.spark.soak import KEYS, check, run
 
 
 @pytest.mark.process
-@pytest.mark.soak
+@pytest.mark.long
 def test_a_sink_has_what_was_acknowledged_once_and_in_order(tmp_path: Path) -> None:
     java()
     run(tmp_path, queries=1, brokers=2, seed=random.SystemRandom().randrange(10**6))
