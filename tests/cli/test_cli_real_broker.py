@@ -201,9 +201,9 @@ def test_bench_measures_what_it_was_told_to(run, client):
     assert all(one["share"] >= 0 for one in used["limits"])
     assert "limit" in used["verdict"]
     assert all(row["messages_per_s"] > 0 and 0 < row["p50_ms"] <= row["p99_ms"] for row in figures)
-    for _ in range(5):  # on a busy machine a run may not reach its rate
+    for _ in range(15):  # on a busy machine a run may not reach its rate
         paced = _objects(run("bench", "--seconds", "1", "--rate", "100", "-o", "json"))
-        if 80 <= paced[0]["messages"] <= 101:
+        if paced[-1]["verdict"] == "limited by --rate, which the run reached":
             break
     assert 80 <= paced[0]["messages"] <= 101
     assert paced[-1]["verdict"] == "limited by --rate, which the run reached"

@@ -133,17 +133,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = sorted(kept, key=lambda item: -heaviest[item.path])
 
 
-SHARES_SPARK = ("tests/readers/", "tests/spark/", "tests/examples/test_flights.py")
+SPARK_PAGE = "tests/docs/test_pages.py::test_every_block_runs_as_written[docs/do/spark.md]"
+ONE_JVM = ("tests/readers/", "tests/spark/", "tests/examples/test_flights.py", SPARK_PAGE)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadfile` what shares Spark's session stays together as a file does: one JVM for all of it."""
+    """With `--dist loadfile` what shares Spark's session stays together as a file does: one JVM for all of it. So does
+    Spark's page, whose blocks start a JVM each: beside another one they take minutes."""
     from xdist.scheduler import LoadFileScheduling
 
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.startswith(SHARES_SPARK) else str(super()._split_scope(nodeid))
+            return "spark" if nodeid.startswith(ONE_JVM) else str(super()._split_scope(nodeid))
 
     return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
