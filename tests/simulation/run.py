@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,7 @@ def main() -> int:
     reached: Counter[str] = Counter()
     took: Counter[str] = Counter()
     cpu_s, runs = 0.0, 0
+    commit()  # a process that begins beside the pool waits for ever if a worker, forked meanwhile, has its pipe
     with multiprocessing.get_context("fork").Pool(chosen.jobs, maxtasksperchild=1) as pool:
         for outcome in pool.imap_unordered(_run_twice if chosen.twice else _run, plans):
             tell(outcome)
@@ -133,6 +135,7 @@ def fail_points() -> set[str]:
     return named | {f"{kind}.{step}" for kind in ("import", "write") for step in steps}
 
 
+@cache
 def commit() -> str:
     """The commit of the code, with a + if it was changed."""
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
