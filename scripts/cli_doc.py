@@ -155,7 +155,7 @@ def options(words: str, command: Any) -> dict[str, str]:
         text = " ".join(UNITS.sub(" ", meaning).replace(TIMES, " or a [time](#units)").split())
         text = BOUNDS.sub("", text).replace("[; ", "[").removesuffix(" []")
         text = text.removesuffix(" [required]") if name.isupper() else text
-        found[f"- `{name}`: {begun(text)}\n"] = one.opts[-1] if name.startswith("-") else name
+        found[f"- `{name}`: {begun(text)}\n"] = max(one.opts, key=len) if name.startswith("-") else name
     return found
 
 

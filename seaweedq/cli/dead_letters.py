@@ -24,7 +24,7 @@ PREFIX = "dead-letter-"
 _LISTED = columns("id, reason, attempts, topic, subscription, message, time, detail", numbers="attempts")
 _SHOWN = ("reason", "attempts", "topic", "subscription", "id", "time", "detail")
 Letters = Annotated[str, typer.Argument(help="Name of the dead-letter topic.", show_default=False)]
-Most = Annotated[int | None, typer.Option("--max", min=1, help="Stop after this number of dead letters.")]
+Most = Annotated[int | None, typer.Option("--max", "-n", min=1, help="Stop after this number of dead letters.")]
 
 
 @app.command("list", epilog=LIST)

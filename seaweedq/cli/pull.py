@@ -69,7 +69,7 @@ def pull(
         ),
     ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more messages until Ctrl-C.")] = False,
-    max: Annotated[int | None, typer.Option(min=1, help="Stop after this number of messages.")] = None,
+    max: Annotated[int | None, typer.Option("--max", "-n", min=1, help="Stop after this number of messages.")] = None,
     mode: Annotated[
         str | None, typer.Option(help="Mode of the subscription: ordered (the default), shared or keyed.")
     ] = None,
