@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tests.support.paths import ROOT
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.spark import jvm
 
 FIRST_HOUR = ("README.md", "docs/learn/tutorial.md")  # of a newcomer, in their order
 DRILL = "docs/operate/drill.md"
@@ -56,6 +57,7 @@ class Page:
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONUNBUFFERED": "1",  # as at a terminal: what one process prints is in order
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_SUBMIT_OPTS": jvm.options(),
             "COLUMNS": "120",
         }
 
