@@ -714,8 +714,8 @@ async def flush_topic(services: Services, request: RequestDep, topic: PathTopic)
 async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) -> TopicAnswer:
     """Returns the topic. For a `fresh` topic, owners are not asked, because each of them would send a request to the
     store to open a segment."""
-    config, settings = topic.record.config, services.reader.settings
     positions = () if fresh else (await services.positions.positions(topic, sizes=True)).values()
+    config, settings = topic.record.config, services.reader.settings  # from here on nothing waits: of one version
     written = [position.file_us for position in positions if position.file_us is not None]
     return TopicAnswer(
         name=topic.name,

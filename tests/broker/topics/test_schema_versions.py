@@ -1082,6 +1082,27 @@ async def test_a_repeat_is_known_behind_a_rename_and_later_changes(tmp_path: Pat
         assert sum([len(await values(one, number)) for number in range(4)]) == 8
 
 
+@pytest.mark.parametrize("method", ["GET", "PATCH"])
+async def test_an_answer_about_a_topic_is_of_one_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """It had the fields of one version and the id of the next one if that came while owners were asked."""
+    async with in_loop(tmp_path, 2) as cluster, asking(cluster, 0) as one, asking(cluster, 1) as two:
+        await created(one)
+        topic = inside.topic(cluster.brokers[0], "t")
+        come, go = held_back(monkeypatch, inside.positions(cluster.brokers[0]), "positions")
+        body = {"schema": V1} if method == "PATCH" else None
+        slow = asyncio.create_task(one.request(method, "/v1/topics/t", json=body))
+        await come.wait()
+        assert (await two.patch("/v1/topics/t", json={"schema": V2})).status_code == 200
+        newest = 2 if method == "PATCH" else 1
+        await until(lambda: topic.layout.schema_id == newest)
+        go.set()
+        told = (await slow).json()
+        assert (told["schema_id"], told["schema"]["schema-id"]) == (newest, newest)
+        assert told["schema"] == (await two.get(f"/v1/topics/t/schemas/{newest}")).json()["schema"]
+
+
 @pytest.mark.parametrize("kinds", [("string", "uuid"), ("uuid", "string"), ("string", "time"), ("uuid", "time")])
 async def test_topics_with_columns_alike_take_each_its_own_values(tmp_path: Path, kinds: tuple[str, str]) -> None:
     values = {"string": "any", "uuid": "8d3c9f4e-2f53-4d5e-9d35-0a4f8a5a6d11", "time": "10:15:00"}
