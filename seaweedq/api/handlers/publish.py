@@ -282,10 +282,8 @@ class Publish:
             _check_format(topic.layout, posted.format)
             try:
                 found = await self._append_by_newest(request, topic, posted, producer, deadline)
-            except (InvalidMessages, InvalidRequest, *REFUSALS) as error:
-                if producer is None or not (
-                    repeated := await self._repeated(topic, posted, producer, deadline, unknown_field(error.fields))
-                ):
+            except (InvalidMessages, InvalidRequest, *REFUSALS):
+                if producer is None or not (repeated := await self._repeated(topic, posted, producer, deadline)):
                     raise
                 found = repeated
         answer = found if isinstance(found, Answer) else await self._answer(found, posted, ids)
@@ -337,14 +335,17 @@ class Publish:
         """Appends messages that fit an earlier version, from before a field was dropped: they have no value there, or
         they were stored before. Returns None for any others, also for those from before a field was renamed. The
         version has the field that is `named`."""
-        for layout in await in_time(self.schemas.before_losses(topic, named), deadline):
+        names = [named]
+        while layout := await in_time(self.schemas.newest_with(topic, names), deadline):
             if any(renamed(name, layout.values, topic.layout.values) != name for name in layout.values.names):
                 return None
             earlier = replace(posted, schema_id=layout.schema_id)
             try:
                 return await self._append_timed(request, topic, earlier, producer, deadline)
-            except (InvalidMessages, InvalidRequest):
-                continue
+            except (InvalidMessages, InvalidRequest) as error:
+                if (more := _missed(error, layout)) is None:
+                    return None
+                names.append(more)
             except SchemaMismatch as refused:
                 if refused.fields.get("taken"):
                     raise
@@ -394,23 +395,26 @@ class Publish:
             return await self.publisher.batch(topic, rows, producer, deadline)
 
     async def _repeated(
-        self, topic: Topic, posted: _PublishBody, producer: Producer, deadline: Deadline, named: str | None
+        self, topic: Topic, posted: _PublishBody, producer: Producer, deadline: Deadline
     ) -> PublishResult | None:
         """Returns the offsets of a refused request's messages if an earlier attempt stored them, so that they do not
         seem lost. What was valid then may be refused now: a timestamp by another broker's clock, an upload that has
-        expired, or the `named` field that the newest version of a typed topic's schema has not."""
-        layouts = [topic.layout]
+        expired, or fields that the newest version of a typed topic's schema has not."""
+        layout: Layout | None = topic.layout
         if posted.schema_id is not None:
-            layouts = [await in_time(self.schemas.pinned(topic, posted.schema_id), deadline)]
-        elif named and topic.layout.format is Format.TYPED:
-            layouts += await in_time(self.schemas.before_losses(topic, named), deadline)
-        for layout in layouts:
+            layout = await in_time(self.schemas.pinned(topic, posted.schema_id), deadline)
+        names: list[str] = []
+        while layout is not None:
             key_field = renamed(topic.record.config.key_field, topic.layout.values, layout.values)
             intake = self._intake(key_field, layout)
             lenient = intake.at(intake.judged_from_us + LENIENT_US)
             try:
                 rows = await in_time(posted.rows(topic.record.config, lenient, self.reader.decoding), deadline)
-            except BadRequest:
+            except BadRequest as error:
+                if posted.schema_id is not None or (more := _missed(error, layout)) is None:
+                    return None
+                names.append(more)
+                layout = await in_time(self.schemas.newest_with(topic, names), deadline)
                 continue
             with self.reader.made(posted.request, rows.nbytes), suppress(SchemaMismatch, SequenceOutOfOrder):
                 return await self.publisher.batch(topic, rows, replace(producer, only_repeats=True), deadline)
@@ -454,6 +458,13 @@ def _check_format(layout: Layout, stated: str | None) -> None:
             field="format",
             value=stated[:20],
         )
+
+
+def _missed(error: BadRequest, layout: Layout) -> str | None:
+    """Returns the field for which a version of a typed topic's schema refused messages, since it lacks the field; None
+    if that is not why."""
+    named = unknown_field(error.fields) if layout.format is Format.TYPED else None
+    return None if named in layout.values.names else named
 
 
 def _with_new_name(error: InvalidMessages | InvalidRequest, named: str, schema: Mapping[str, Any]) -> BadRequest:

@@ -66,7 +66,7 @@ from seaweedq.storage.interface import ObjectStore
 
 MAX_VERSIONS = 1000
 PAGE = 16  # records, of up to 300 KB each
-REMEMBERED = 100_000  # fields of earlier versions, of all topics together: 50 MB
+REMEMBERED = 100_000  # fields of earlier versions, of all topics together: 75 MB
 MAX_BESIDE = 100  # records that a transaction compares beside the topic's: etcd takes 128
 
 
@@ -81,12 +81,13 @@ class Version(NamedTuple):
 
 @dataclass
 class Known:
-    """The versions of a topic's schema below `end`, which never change: the history of their fields, and the first one
-    of each shape (segments/evolution). All of a shape have the same columns, as no name is ever another field's.
-    `unreadable` is the record of a version that a newer broker has written."""
+    """The versions of a topic's schema below `end`, which never change: the history of their fields, the first one of
+    each shape (segments/evolution), and those that have a field of a name. All of a shape have the same columns, as no
+    name is ever another field's. `unreadable` is the record of a version that a newer broker has written."""
 
     history: History = field(default_factory=History)
     shapes: dict[int, int] = field(default_factory=dict)
+    having: dict[str, list[range]] = field(default_factory=dict)  # a field may get an earlier name again
     end: int = 0
     unreadable: Unreadable | None = None
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -95,10 +96,21 @@ class Known:
         """Adds the next version."""
         self.history.add(schema)
         self.shapes.setdefault(shape(schema), number)
+        for one in schema["fields"]:
+            spans = self.having.setdefault(one["name"], [])
+            goes_on = bool(spans) and spans[-1].stop == number
+            first = spans.pop().start if goes_on else number
+            spans.append(range(first, number + 1))
         self.end = number + 1
 
+    def newest_with(self, names: Sequence[str]) -> int | None:
+        """Returns the newest version that has fields of all these names; None if there is none."""
+        spans = [self.having.get(name, ()) for name in names]
+        among = (number for span in reversed(spans[0]) for number in reversed(span))
+        return next((n for n in among if all(any(n in span for span in each) for each in spans)), None)
 
-LOOK_BACK = 20  # versions by which messages are decoded that the newest one refuses
+
+LOOK_BACK = 20  # names that publishers may have of earlier versions: messages are decoded again for each
 LOOK_S = 0.1  # between two looks for a later version of one topic: requests that are refused wait for one
 
 
@@ -144,21 +156,15 @@ class SchemaVersions:
         if await self._coordination.count(later):  # which costs less than to read the topic's record
             await self._catalog.refresh(topic.name)
 
-    async def before_losses(self, topic: Topic, name: str) -> list[Layout]:
-        """Returns the versions that have a field of this name and of which the next one lost a name, since a field was
-        dropped or renamed. They are among the last LOOK_BACK ones, the newest first: publishers may know one of these,
-        and not state it."""
-        found, later = [], topic.layout
-        for number in range(later.schema_id - 1, max(-1, later.schema_id - 1 - LOOK_BACK), -1):
-            try:
-                before = await self._catalog.layout(topic, number)
-            except NotReady:  # the topic's first version may have any id
-                break
-            names = before.values.names
-            if name in names and not set(names) <= set(later.values.names):
-                found.append(before)
-            later = before
-        return found
+    async def newest_with(self, topic: Topic, names: Sequence[str]) -> Layout | None:
+        """Returns the newest version that has fields of all these names, at most LOOK_BACK, however long ago it was:
+        publishers may know it, and not state it. None if there is none. Raises NeedsNewerBroker if it may be one that
+        cannot be read."""
+        known = await self._earlier(topic)
+        number = known.newest_with(names) if len(names) <= LOOK_BACK else None
+        if number is None and known.unreadable:
+            raise known.unreadable.error()
+        return None if number is None else await self._catalog.layout(topic, number)
 
     async def pinned(self, topic: Topic, schema_id: int) -> Layout:
         """Returns the layout of the version that a request names. Raises InvalidRequest for a topic without a schema,

@@ -1082,6 +1082,49 @@ async def test_a_repeat_is_known_behind_a_rename_and_later_changes(tmp_path: Pat
         assert sum([len(await values(one, number)) for number in range(4)]) == 8
 
 
+async def test_an_earlier_version_is_known_however_many_there_were_since(tmp_path: Path) -> None:
+    """Each change loses a field or a name, also some that the messages have. A repeat was refused, and seemed lost,
+    once more than 20 versions had come since it was stored."""
+    optional = [{"id": at + 3, "name": name, "type": "int"} for at, name in enumerate("xyz")]
+    late = [{"k": "c", "x": None, "y": None, "z": None}, {"k": "d", "z": None, "x": None}]
+    async with in_loop(tmp_path, 1) as cluster, asking(cluster, 0) as http:
+        await created(http, schema={"fields": [*V0["fields"], *optional]})
+        body = {"messages": [{"value": {"k": "a", "n": 1, "x": 2, "y": 3, "z": 4}}, {"value": {"k": "b", "y": 5}}]}
+        producer = {"Producer-Id": "p", "Producer-Sequence": "0"}
+        first = await http.post("/v1/topics/t/messages", json=body, headers=producer)
+        fields = [*V0["fields"], *optional]
+        for number in range(26):
+            if number in (2, 4, 6):
+                del fields[2]
+            now = [*fields, {"name": f"f{number}", "type": "int"}]
+            change = {"schema": {"fields": now}, "if_schema_id": number}
+            assert (await http.patch("/v1/topics/t", json=change)).status_code == 200
+        for value in late:
+            assert (await send(http, value)).status_code == 200, "no value is lost"
+        assert (await send(http, {"k": "e", "x": 1})).status_code == 422
+        assert (await send(http, {"k": "e", "x": None, "f9": None})).status_code == 422, "no version has both"
+        fields = [fields[0], {"id": 2, "name": "m", "type": "int"}]
+        for version in range(26, 28):
+            now = [*fields, {"name": f"f{version}", "type": "int"}]
+            change = {"schema": {"fields": now}, "if_schema_id": version}
+            assert (await http.patch("/v1/topics/t", json=change)).status_code == 200
+        repeated = await http.post("/v1/topics/t/messages", json=body, headers=producer)
+        assert (repeated.status_code, repeated.json().get("ids")) == (200, first.json()["ids"]), repeated.text
+        assert repeated.json()["duplicate"]
+        other = await http.post("/v1/topics/t/messages", json=body, headers={**producer, "Producer-Sequence": "20"})
+        assert other.status_code == 422, "it was not stored"
+        assert len(await values(http)) == 2 + len(late)
+
+
+def test_a_version_is_found_by_names_that_a_field_may_get_again() -> None:
+    known = schema_versions.Known()
+    for number, names in enumerate(("ka", "kab", "kb", "kab", "kbc", "kc")):
+        known.add(number, {"fields": [{"id": ord(name), "name": name, "type": "int"} for name in names]})
+    found = {names: known.newest_with(names) for names in ("a", "b", "ab", "bc", "ac", "k", "z", "az")}
+    assert found == {"a": 3, "b": 4, "ab": 3, "bc": 4, "ac": None, "k": 5, "z": None, "az": None}
+    assert known.having["a"] == [range(2), range(3, 4)]
+
+
 @pytest.mark.parametrize("method", ["GET", "PATCH"])
 async def test_an_answer_about_a_topic_is_of_one_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
