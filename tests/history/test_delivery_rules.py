@@ -50,6 +50,11 @@ def waited(t: float, call: int, seconds: float = 1.0) -> list[Event]:
     return [line, replace(line, t=t + seconds, type="ok", op="wait")]
 
 
+def sent_again(events: list[Event], took_s: float) -> list[Event]:
+    """A pull whose last request alone had an answer."""
+    return [replace(e, took_s=took_s) if e.type == "ok" else e for e in events]
+
+
 def lost(t: float, call: int, until: float, proc: str = "d") -> list[Event]:
     line = Event(t, proc, "deliver", "invoke", call)
     return [line, replace(line, t=until, type="info")]
@@ -243,6 +248,16 @@ def test_a_segment_is_never_the_share_of_one_that_waits_in_vain():
     assert "nothing_there" not in broken(replace(run, events=[*run.events, *share]))
     beside = [replace(e, proc="d", call=601) for e in waited(8.4, 601)]
     assert "nothing_there" in broken(replace(run, events=[*run.events, *share, *beside]))
+    assert "nothing_there" in broken(replace(run, events=[*run.events, *share, *sent_again(beside, 0.8)]))
+
+
+def test_a_segment_may_be_the_share_of_one_whose_request_broke_off():
+    """The broker may have kept the segment for that request, and the answer in vain came later, as in seed 310293."""
+    run = sound()
+    wait_beside_a_message(run)
+    long = [replace(e, proc="d", call=601) for e in waited(7.0, 601, 8.0)]
+    assert "nothing_there" in broken(replace(run, events=[*run.events, *long]))
+    assert "nothing_there" not in broken(replace(run, events=[*run.events, *sent_again(long, 0.1)]))
 
 
 def test_another_consumer_may_have_the_segment():

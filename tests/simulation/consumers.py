@@ -87,6 +87,7 @@ class Consumer(Subscribed):
             self.lease = f"{self.rng.getrandbits(64):016x}"
         most = 500 if self.settling else self.rng.choice([1, 10, 100])
         body = {"max_messages": most, "wait_s": self.wait_s, "consumer": self.consumer, "lease": self.lease}
+        sent_s = self.story.loop.time()
         found = await self.said("pull", body)
         if found is None:
             return
@@ -102,7 +103,9 @@ class Consumer(Subscribed):
             if not self.settling and self.rng.random() < 0.05:
                 await asyncio.sleep(self.rng.uniform(0.5, 5.0))
         else:
-            self.story.told(self.consumer, "wait", "ok", call, [self._asked])
+            self.story.told(
+                self.consumer, "wait", "ok", call, [{**self._asked, "took_s": self.story.loop.time() - sent_s}]
+            )
 
     async def _answer(self) -> None:
         kinds: dict[Op, list[str]] = {"ack": [], "nack": [], "reject": []}

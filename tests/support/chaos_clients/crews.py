@@ -100,6 +100,7 @@ class Crew(Roaming):
             one.lease = f"{self.rng.getrandbits(64):016x}"
         most = 500 if self.settling else self.rng.choice([1, 10, 100])
         body = {"max_messages": most, "wait_s": wait_s, "consumer": one.name, "lease": one.lease}
+        sent_s = time.monotonic()
         answer = self._said("pull", body)
         if answer is None:
             one.wakes_s = time.monotonic() + AGAIN_S
@@ -107,13 +108,14 @@ class Crew(Roaming):
             self.history.told(one.name, "deliver", "info", one.call, [self._asked(wait_s)])
             one.call = 0
         else:
-            self._got(one, answer.json()["messages"], wait_s)
+            asked = {**self._asked(wait_s), "took_s": time.monotonic() - sent_s}
+            self._got(one, answer.json()["messages"], asked)
 
-    def _got(self, one: Consumer, messages: list[dict[str, Any]], wait_s: float) -> None:
+    def _got(self, one: Consumer, messages: list[dict[str, Any]], asked: dict[str, Any]) -> None:
         call, one.call = one.call, 0
         now_s = time.monotonic()
         if not messages:
-            self.history.told(one.name, "wait", "ok", call, [self._asked(wait_s)])
+            self.history.told(one.name, "wait", "ok", call, [asked])
             one.wakes_s = now_s + 2 * AGAIN_S * self.rng.random()
             return
         lines = [

@@ -269,14 +269,17 @@ def _elsewhere(run: Run, name: str, segment: int) -> Callable[[str, float, float
 
 def _shares(run: Run, name: str) -> Callable[[str, float, float], bool]:
     """Tells whether a segment of which nobody has anything may be another consumer's, that pulled within the last
-    second and did not wait in vain itself meanwhile: of two who wait one gets it."""
-    ends = {e.call: (e.t, e.op == "wait") for e in run.events if e.op in ("deliver", "wait") and e.type != "invoke"}
+    second and did not wait in vain itself meanwhile: of two who wait one gets it. Of a pull that was sent several times
+    only the last request is known to have been in vain: one without an answer may have got the segment."""
+    ends = {e.call: e for e in run.events if e.op in ("deliver", "wait") and e.type != "invoke"}
     pulls, waits = set(), set()
     for event in run.lines("deliver", "invoke"):
         if event.subscription == name:
-            ended, in_vain = ends.get(event.call, (FOREVER, False))
-            pulls.add(Held(event.t, ended + IDLE_S + SLACK_S, event.proc))
-            waits |= {Held(event.t, ended, event.proc)} if in_vain else set()
+            end = ends.get(event.call)
+            pulls.add(Held(event.t, (end.t if end else FOREVER) + IDLE_S + SLACK_S, event.proc))
+            if end and end.op == "wait":
+                begun = event.t if end.took_s is None else end.t - end.took_s
+                waits.add(Held(begun, end.t, event.proc))
     pulled, waited = _overlapping(pulls), _overlapping(waits)
 
     def found(consumer: str, begins: float, ended: float) -> bool:

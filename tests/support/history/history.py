@@ -25,7 +25,8 @@ class Event:
 
     `broker` is the one that was asked. `attempt` is that of a delivery. A `seek` has a line for each segment, with the
     `offset` to which it goes. A `deliver` that brought nothing is told as a `wait`; `wait_s` is how long it
-    was to wait. A line of an ack is told `fail` where the id was unknown. A `fault` and a `heal` last from `invoke` to
+    was to wait, and `took_s` how long its last request took, if it had several: the others had no answer. A line of an
+    ack is told `fail` where the id was unknown. A `fault` and a `heal` last from `invoke` to
     `ok`, a `heal` ends where the lag is zero, `wait_s` of it without processors; `note` names the fault, `segment` one
     that it hits.
     """
@@ -47,6 +48,7 @@ class Event:
     note: str | None = None
     subscription: str = "s"
     wait_s: float = 0.0
+    took_s: float | None = None
     attempt: int = 1
 
 
