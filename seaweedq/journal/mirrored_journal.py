@@ -8,7 +8,8 @@ journal/mirroring the decisions:
 2. The set is empty at first, and changes by one compare-and-set of the key `mirrors/{broker}`, which was written with
    the journal's own key. From the moment at which a change is sent until its outcome is known, both sets have to have a
    commit. A change whose answer is lost is sent again, under the same revision, until coordination says what became of
-   it: an earlier try may land late.
+   it: an earlier try may land late. It lands only while the owner's own key is there: an owner that has lost its lease
+   knows little of its mirrors, and must not take a living one out of the set.
 3. A change is sent once the new set has all that was acknowledged. The empty set has what slots have, so all goes into
    slots before the set becomes empty.
 4. Mirrors let go of commits that are *stored*: in acknowledged slots, or released.
@@ -495,11 +496,13 @@ class MirroredJournal:
                 if there is None or of_journal is None or keys.MIRRORS.require(there).record.state != "open":
                     raise Fenced(f"the journal of broker {self._broker} was recovered by another broker")
                 self._revision, self._journal_key = there.revision, Compare(of_journal.key, of_journal.revision)
+            own, put = await self._own_key(), Put(key, keys.MIRRORS.encode(wanted))
             reach("mirrors.change")
-            put = Put(key, keys.MIRRORS.encode(wanted))
-            revision = await coordination.commit([Compare(key, self._revision), self._journal_key], [put])
-            if revision is None:  # an earlier try, or a recovery
+            revision = await coordination.commit([Compare(key, self._revision), self._journal_key, own], [put])
+            if revision is None:  # an earlier try, or a recovery, or this broker has written its own key
                 there = await coordination.get(key)
+                if there and there.revision == self._revision and await self._own_key() != own:
+                    return False
                 known = keys.MIRRORS.read(there) if there else None
                 if there is None or known is None or isinstance(known, Unreadable) or known.record != wanted.record:
                     raise Fenced(
@@ -516,6 +519,17 @@ class MirroredJournal:
             return False
         self._revision = revision
         return True
+
+    async def _own_key(self) -> Compare:
+        """Returns a comparison that holds as long as this broker's lease, and this broker writes nothing into its own
+        key. Raises Fenced, CoordinationUnavailable."""
+        there = await self._mirrors.coordination.get(keys.BROKERS.key(self._broker))
+        if there is None:
+            raise Fenced(
+                f"the mirrors of broker {self._broker}'s journal can no longer be changed, because the broker's lease "
+                "has ended"
+            )
+        return Compare(there.key, there.revision)
 
     # tasks
 

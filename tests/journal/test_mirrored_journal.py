@@ -1,11 +1,15 @@
 """The owner of a mirrored journal waits for its mirrors and not for the store, and loses nothing with any of them."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Delete, Put
 from seaweedq.errors import CoordinationUnavailable, Fenced, RequestTooLarge, StoreUnavailable, Unavailable
 from seaweedq.journal.holdings import HoldAnswer, HoldState
+from seaweedq.journal.interface import MirrorBroker
 from seaweedq.journal.mirrored_journal import TICK_S, MirrorRules
 from tests.support.brokers.simulated_loop import clock as loop_clock
 from tests.support.brokers.simulated_loop import simulate
@@ -240,6 +244,48 @@ async def test_while_a_change_is_in_doubt_both_sets_have_to_have_a_commit(monkey
         await appending
     await until(lambda: journal.mirrors == ("m2",))
     world.kill("m1")
+    assert await world.recovered() == [b"0"]
+    await journal.close()
+
+
+def overtake(monkeypatch: pytest.MonkeyPatch, world: Mirrored, write: Put | Delete) -> None:
+    """Has this write come just before the next transaction that is sent."""
+    commit, writes_before = world.mirrors.coordination.commit, [write]
+
+    async def overtaken(compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
+        if writes_before:
+            await commit([], [writes_before.pop()])
+        return await commit(compares, writes)
+
+    monkeypatch.setattr(world.mirrors.coordination, "commit", overtaken)
+
+
+async def test_an_owner_whose_lease_has_ended_takes_no_mirror_out_of_the_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It believes that m2 has left, and does not know yet that m1 is dead."""
+    world = Mirrored(MirrorRules(exposure_s=None, patience_s=9))
+    journal = await world.begin("m1", "m2")
+    await journal.append(acks(b"0"))
+    world.mirrors.all["m1"].silent = True
+    overtake(monkeypatch, world, Delete(keys.BROKERS.key(BROKER)))
+    with monkeypatch.context() as patch:
+        patch.setattr(world.mirrors, "brokers", lambda: {"m1": MirrorBroker("", True)})
+        with pytest.raises(Fenced, match="lease has ended"):
+            await journal.append(acks(b"1"))
+    world.kill("m1")
+    assert (await world.recovered())[:1] == [b"0"]
+    await journal.close()
+
+
+async def test_a_change_is_sent_again_if_the_broker_has_written_its_own_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that begins to drain."""
+    world = Mirrored()
+    journal = await world.begin()
+    own = await world.mirrors.coordination.get(keys.BROKERS.key(BROKER))
+    assert own is not None
+    overtake(monkeypatch, world, Put(own.key, own.value))
+    world.mirrors.add("m1", "m2")
+    await until(lambda: len(journal.mirrors) == 2)
+    await journal.append(acks(b"0"))
     assert await world.recovered() == [b"0"]
     await journal.close()
 

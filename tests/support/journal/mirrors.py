@@ -8,7 +8,7 @@ from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.memory import MemoryCoordination
-from seaweedq.coordination.records import JournalRecord, MirrorsRecord
+from seaweedq.coordination.records import BrokerRecord, JournalRecord, MirrorsRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Unavailable
 from seaweedq.journal.holdings import HeldCall, HoldAnswer, Holdings
@@ -40,11 +40,12 @@ class MemoryMirrors:
     calls: int = 0
 
     def __post_init__(self) -> None:
-        """The key of the set comes with that of the journal."""
+        """The key of the set comes with that of the journal, while the owner lives."""
         of_set = Put(keys.MIRRORS.key(self.owner), keys.MIRRORS.encode(Versioned.new(MirrorsRecord("open"))))
         record = Versioned.new(JournalRecord("mirrored", "home"))
         of_journal = Put(keys.JOURNALS.key(self.owner), keys.JOURNALS.encode(record))
-        privates.engine(self.coordination).commit([], [of_set, of_journal])
+        of_owner = Put(keys.BROKERS.key(self.owner), keys.BROKERS.encode(Versioned.new(BrokerRecord("", "b", 0))))
+        privates.engine(self.coordination).commit([], [of_set, of_journal, of_owner])
 
     def add(self, *brokers: str, zone: str = "", limit: int = LIMIT) -> None:
         """Lets brokers live, empty."""
