@@ -7,15 +7,16 @@ the life, so that it may take effect when the life has died, or has given up lon
 import asyncio
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from contextvars import Context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO, ParamSpec, TypeAlias, TypeVar
 
 from seaweedq.clock import Clock
 from seaweedq.concurrency.futures import Signal
 from seaweedq.concurrency.pools import READS, Pool
-from seaweedq.coordination.interface import Entry, WatchLost
+from seaweedq.coordination.interface import Entry, Put, WatchLost
 from seaweedq.coordination.polling import ALL, PollingCoordination
 from seaweedq.errors import CoordinationUnavailable, StoreUnavailable
 from seaweedq.storage.interface import Data, ListedObject, NoPresignedUrls
@@ -53,6 +54,7 @@ class _Server:
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, seed: int, usual_s: float) -> None:
         self.trouble = Trouble()
         self.counts: dict[str, int] = {}
+        self._asked: list[Callable[[], Work[Any]]] = []  # what has not happened yet
         self._loop = loop
         self._draw = random.Random(f"{name} {seed}")
         self._usual_s = usual_s
@@ -88,10 +90,12 @@ class _Server:
         self, do: Callable[[], Work[R]], after_s: float, done: asyncio.Future[R] | None = None, back_s: float = 0.0
     ) -> None:
         """Does something then. If somebody waits for it, `done` ends `back_s` later."""
+        self._asked.append(do)
         self._loop.call_later(after_s, self._do, do, done, back_s, context=self._context)
 
     def _do(self, do: Callable[[], Work[R]], done: asyncio.Future[R] | None, back_s: float) -> None:
         result, failed = None, None
+        self._asked.remove(do)
         try:
             do().send(None)
             failed = AssertionError("what a server does waits for nothing")
@@ -208,6 +212,16 @@ class CoordinationServer(_Server):
         """All that are there."""
         return self.engine.range("", "", ALL).entries
 
+    @property
+    def coming(self) -> Iterator[Entry]:
+        """What transactions may still write that were sent, and have not happened: those whose comparisons hold."""
+        for do in self._asked:
+            if isinstance(do, partial) and do.args[0] == self.engine.commit:
+                _, compares, writes = do.args
+                there = [self.engine.get(compare.key) for compare in compares]
+                if [entry.revision if entry else 0 for entry in there] == [one.revision for one in compares]:
+                    yield from (Entry(one.key, one.value, 0, one.lease) for one in writes if isinstance(one, Put))
+
     def changed(self) -> None:
         """Wakes the watches of what has changed."""
         before, self._seen = self._seen, self.engine.revision()
@@ -272,15 +286,16 @@ class SimulatedCoordination(PollingCoordination):
             await asyncio.sleep(TIMEOUT_S)
             raise CoordinationUnavailable(f"{name}: no answer")
 
-        async def do() -> R:
-            found = step(*args, **kwargs)
-            self._server.changed()
-            return found
-
         if name == "changes" and self._server.breaks(args[1]):  # type: ignore[arg-type]
             raise WatchLost("the watch was broken")
         writes = name in ("commit", "grant", "renew", "revoke")
+        do = partial(self._do, step, *args, **kwargs)
         return await self._server.ask(name, do, CoordinationUnavailable, writes)
+
+    async def _do(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        found = step(*args, **kwargs)
+        self._server.changed()
+        return found
 
     async def _poll(self) -> None:
         """The server tells of changes."""

@@ -159,8 +159,10 @@ class Cluster:
         """Whether this process has the last holding that a set names, or owns the journal if there is none: what is
         lost with the owner and all mirrors is lost. Whether it has that holding still is not asked. If the process
         `stays`, and may lose its lease alone, its holdings stay, too. One that leaves waits for them for so long only,
-        so it counts as gone."""
-        for entry in self.coordination.engine.range(keys.MIRRORS.prefix(), "", 500).entries:
+        so it counts as gone. A change that is under way may land once its owner is dead, or stands still: the set that
+        it names counts, too."""
+        coming = [one for one in self.coordination.coming if keys.MIRRORS.matches(one.key)]
+        for entry in (*self.coordination.engine.range(keys.MIRRORS.prefix(), "", 500).entries, *coming):
             (owner,), record = keys.MIRRORS.parse(entry.key), keys.MIRRORS.require(entry).record
             wanted = {one.broker for one in record.members}
             there = {

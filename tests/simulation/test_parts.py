@@ -14,7 +14,10 @@ import pytest
 
 from seaweedq.broker.rpc.client import Request
 from seaweedq.checks import reach
-from seaweedq.coordination.interface import Put
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Put
+from seaweedq.coordination.records import MirrorMember, MirrorsRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable, StoreUnavailable
 from tests.simulation.backends import CoordinationServer, SimulatedCoordination, SimulatedStore, StoreServer, Trouble
 from tests.simulation.clients import Story
@@ -338,6 +341,38 @@ def test_a_transaction_is_in_doubt_and_a_watch_hears_of_it() -> None:
         await mine.commit([], [Put("leased", b"v", grant.lease)])
         await asyncio.sleep(4)
         assert heard == ["k", "leased", "leased"]
+
+    simulated(work)
+
+
+def test_a_set_that_a_change_may_still_name_has_a_last_mirror(tmp_path: Path) -> None:
+    """The owner b0 removes the mirror b1, and the change is under way while faults ask whether b2 may die."""
+
+    def named(*brokers: str) -> Put:
+        members = tuple(MirrorMember(broker, f"holding at {broker}") for broker in brokers)
+        return Put(keys.MIRRORS.key("b0.1"), keys.MIRRORS.encode(Versioned.new(MirrorsRecord("open", members))))
+
+    async def work(loop: LivesLoop) -> None:
+        def last() -> list[int]:
+            return [number for number in range(3) if cluster.is_last_mirror(number)]
+
+        cluster = Cluster(loop, 1, tmp_path, {})
+        cluster.processes = {n: Process(n, Life(f"b{n}#1"), LifeClock(loop), ids=[f"b{n}.1"]) for n in range(3)}
+        server, owner = cluster.coordination, cluster.processes[0].life
+        revision = server.engine.commit([], [named("b1.1", "b2.1")])
+        assert revision
+        assert last() == []
+        server.trouble.defers = 1.0
+        change = SimulatedCoordination(server, owner).commit([Compare(named().key, revision)], [named("b2.1")])
+        sent = asyncio.create_task(change)
+        await asyncio.sleep(0)
+        assert last() == [2], "b2 alone has what both sets have"
+        cluster.processes[2].life.die()
+        assert last() == [0, 1], "the owner alone has all if the change lands, b1 has it if not"
+        server.engine.commit([], [named("b1.1", "b2.1")])
+        assert last() == [1], "it cannot land any more"
+        with pytest.raises(CoordinationUnavailable):
+            await sent
 
     simulated(work)
 
