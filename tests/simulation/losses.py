@@ -51,8 +51,12 @@ class Losses:
         return found
 
     def _is_held(self, broker: str) -> bool:
+        """Whether a living process has a holding of the set, or any holding if coordination has lost the set."""
+        there = self._cluster.coordination.engine.get(keys.MIRRORS.key(broker))
+        named = {one.holding for one in keys.MIRRORS.require(there).record.members} if there else set()
         living = [one.holdings for one in self._cluster.processes.values() if one.holdings and not one.life.is_dead]
-        return any(one.of(broker) for one in living)
+        held = {holding for one in living for holding in one.of(broker)}
+        return bool(held & named if there else held)
 
     def may_be_gone(self, run: Run, accepted: Mapping[str, float], exposure_s: float) -> set[Id]:
         """The ids that were acknowledged or read, are not there at last, and may be lost."""

@@ -14,11 +14,13 @@ import pytest
 
 from seaweedq.broker.rpc.client import Request
 from seaweedq.checks import reach
+from seaweedq.clock import SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
-from seaweedq.coordination.records import MirrorMember, MirrorsRecord
+from seaweedq.coordination.records import JournalRecord, MirrorMember, MirrorsRecord, UnknownJournal
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable, StoreUnavailable
+from seaweedq.journal.holdings import HoldHeader, Holdings, encode_hold
 from tests.simulation.backends import CoordinationServer, SimulatedCoordination, SimulatedStore, StoreServer, Trouble
 from tests.simulation.clients import Story
 from tests.simulation.cluster import Cluster, LifeClock, Process
@@ -490,6 +492,27 @@ def test_nobody_knows_of_lost_messages_whether_they_were_published() -> None:
         *(("publish", "ok"), ("publish", "info"), ("cursor", "ok"), ("deliver", "invoke"))
     ]
     assert rest.events[2].acked_to == 2
+
+
+def test_a_holding_that_left_the_set_keeps_no_journal_from_being_lost_for_good(tmp_path: Path) -> None:
+    async def work(loop: LivesLoop) -> None:
+        cluster = Cluster(loop, 1, tmp_path, {})
+        holdings = Holdings(1000, SystemIds())
+        cluster.processes[1] = Process(1, Life("b1#1"), LifeClock(loop), holdings=holdings)
+        there = holdings.hold("b0.1", encode_hold(HoldHeader(), ())).holding
+        journal = JournalRecord("mirrored", "home", unknown=UnknownJournal(1, "its mirror is dead"))
+        journal_put = Put(keys.JOURNALS.key("b0.1"), keys.JOURNALS.encode(Versioned.new(journal)))
+
+        def lost(holding: str) -> list[str]:
+            members = (MirrorMember("b1.1", holding),)
+            put = Put(keys.MIRRORS.key("b0.1"), keys.MIRRORS.encode(Versioned.new(MirrorsRecord("closed", members))))
+            cluster.coordination.engine.commit([], [journal_put, put])
+            return Losses(cluster).unknown()
+
+        assert lost(there) == []
+        assert lost("of a dead process") == ["b0.1"]
+
+    simulated(work)
 
 
 def test_journals_are_lost_in_some_plans_with_mirrors_alone() -> None:
