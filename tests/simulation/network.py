@@ -57,14 +57,15 @@ class _Exchange:
 
 
 class Channel:
-    """A connection of a client on which an answer comes in parts, or a WebSocket. Parts come in their order."""
+    """A connection of a client on which an answer comes in parts, or a WebSocket. Parts come in their order, and so do
+    frames."""
 
     def __init__(self, network: "Network", to: str, is_socket: bool) -> None:
         self.to = to
         self._network = network
         self._parts: asyncio.Queue[Mapping[str, Any] | Exception] = asyncio.Queue()
         self._said: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
-        self._free_s = 0.0
+        self._free_s = self._heard_s = 0.0  # when the last part arrives, and the last frame
         self._is_socket = is_socket
         self._run: asyncio.Task[None] | None = None
 
@@ -78,12 +79,12 @@ class Channel:
 
     def say(self, text: str) -> None:
         """Sends a frame."""
-        self._network.later(self._said.put_nowait, {"type": "websocket.receive", "text": text})
+        self._hear({"type": "websocket.receive", "text": text})
 
     def leave(self) -> None:
         """The client has gone."""
         kind = "websocket.disconnect" if self._is_socket else "http.disconnect"
-        self._network.later(self._said.put_nowait, {"type": kind, "code": 1005})
+        self._hear({"type": kind, "code": 1005})
 
     def begin(self, life: Life, app: Any, scope: dict[str, Any], body: bytes) -> None:
         """Begins at the broker: what comes of the application goes to the client."""
@@ -113,6 +114,11 @@ class Channel:
         """Goes to the client, behind what is on its way."""
         self._free_s = max(self._free_s + 10 * TIE_S, self._network.at_s())  # a tie would be drawn
         self._network.at(self._free_s, self._parts.put_nowait, part)
+
+    def _hear(self, message: Mapping[str, Any]) -> None:
+        """Goes to the broker, behind what is on its way."""
+        self._heard_s = max(self._heard_s + 10 * TIE_S, self._network.at_s())
+        self._network.at(self._heard_s, self._said.put_nowait, message)
 
 
 class Network:

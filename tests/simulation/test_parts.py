@@ -245,6 +245,27 @@ def test_bad_weather(weather: dict[str, Any], came: int) -> None:
     simulated(work)
 
 
+def test_the_frames_of_a_socket_arrive_in_their_order() -> None:
+    heard: list[str] = []
+
+    async def listens(_: Any, receive: Any, __: Any) -> None:
+        while (message := await receive())["type"] != "websocket.disconnect":
+            heard.append(message.get("text", ""))
+
+    async def work(loop: LivesLoop) -> None:
+        network = Network(loop, 1)
+        network.listen(HERE, Life("b0"), listens)
+        channel = await network.open(HERE, request(), socket=True)
+        await asyncio.sleep(0.1)
+        for n in range(20):
+            channel.say(f"{n}")
+        channel.leave()
+        await asyncio.sleep(0.1)
+
+    simulated(work)
+    assert heard == ["", *map(str, range(20))]
+
+
 def test_a_put_lands_though_its_life_is_dead_or_has_given_up() -> None:
     async def work(loop: LivesLoop) -> None:
         server = StoreServer(loop, 1, LifeClock(loop))
