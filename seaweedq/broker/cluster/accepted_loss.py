@@ -21,7 +21,7 @@ reads behind 4. is told nothing by it.
 
 A crash between any two leaves a journal that the next leader recovers again. A late put of the dead broker may still
 make a chain longer between 5. and the seal: cursors are below the end then. What a dispatcher had not written when its
-epoch ended is delivered again.
+epoch ended is delivered again, and so is what it acknowledges until it finds that.
 """
 
 import logging
