@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from seaweedq.broker.log.intervals import Runs
 from tests.support.history.checker import RULES, Run, check
 from tests.support.history.history import Event, Row, digest
+from tests.support.history.judged import Lapse
 
 
 def value(n: int, producer: str = "p") -> str:
@@ -263,6 +265,27 @@ def test_a_return_excuses_nothing_else(damage):
     damage(run)
     run.events = [*run.events, *returned(-50.0, 250.0)]
     assert DAMAGES[damage] in {violation.rule for violation in check(run)}
+
+
+@pytest.mark.parametrize("damage", [cursor_went_back, acked_came_again])
+@pytest.mark.parametrize(
+    ("lapse", "excused"),
+    [
+        (Lapse("s", 150.0, {}), True),
+        (Lapse("s", 150.0, {0: Runs([(0, 2)])}), False),  # cursors had the acks
+        (Lapse("s", 150.0, {0: Runs([(1, 2)])}), True),  # of later messages
+        (Lapse("s", 150.0, {}, since_s=126.0), False),
+        (Lapse("s", 109.0, {}), False),
+        (Lapse("s", 202.0, {}), False),
+        (Lapse("other", 150.0, {}), False),
+    ],
+)
+def test_acks_that_no_cursor_had_may_be_forgotten_behind_a_lost_journal(damage, lapse, excused):
+    """The acks are of 110 to 112, the newest cursor of 125; what went wrong is of 200."""
+    run = sound()
+    damage(run)
+    run.lapses = [lapse]
+    assert (check(run) == []) == excused
 
 
 @pytest.mark.parametrize(("ended_s", "is_found"), [(195.0, False), (194.9, True), (200.1, True)])

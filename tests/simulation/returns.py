@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from seaweedq.broker.rpc.peer_connections import Relayed, Request
 from seaweedq.clock import Clock
-from seaweedq.coordination.interface import Entry
+from seaweedq.coordination.interface import Compare, Delete, Entry, Put
 from seaweedq.coordination.memory import MemoryEngine
 from tests.simulation.network import CLIENTS, Network, Refused, Reset
 from tests.support.brokers.in_process import Held
@@ -20,6 +20,7 @@ from tests.support.history.load import JSON
 LOOK_S = 0.5
 CALL_S = 60.0  # a rebuild waits for leases
 LOG = 10_000
+Committed = Callable[[Sequence[Compare], Sequence[Put | Delete]], None]
 
 
 class Saved(NamedTuple):
@@ -30,7 +31,18 @@ class Saved(NamedTuple):
 
 
 class ReturningEngine(MemoryEngine):
-    """An engine that goes back to what was saved, or to nothing. No lease comes back."""
+    """An engine that goes back to what was saved, or to nothing. No lease comes back. `committed` is told of each
+    transaction that was carried out."""
+
+    def __init__(self, clock: Clock, log_limit: int) -> None:
+        super().__init__(clock, log_limit)
+        self.committed: Committed = _unheard
+
+    def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
+        revision = super().commit(compares, writes)
+        if revision is not None:
+            self.committed(compares, writes)
+        return revision
 
     def saved(self) -> Saved:
         """What there is now."""
@@ -42,6 +54,10 @@ class ReturningEngine(MemoryEngine):
         self._revision = saved.revision
         self._leases.clear()
         self._log.clear()
+
+
+def _unheard(compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> None:
+    pass
 
 
 class ReturningCoordination(Held):
@@ -63,7 +79,6 @@ class Operator:
     def __init__(
         self, network: Network, processes: Mapping[int, Any], failures: list[str], unknown: Callable[[], Sequence[str]]
     ) -> None:
-        self.accepted: dict[str, float] = {}  # when a broker answered that the loss of a journal is accepted
         self._network = network
         self._processes = processes
         self._failures = failures
@@ -98,14 +113,12 @@ class Operator:
                 await self._ask(process.url, "rebuild", {})
             for broker in self._unknown() if self._is_accepting else ():
                 for process in [one for one in lives if one.is_ready][:1]:
-                    if await self._ask(process.url, "accept-loss", {"broker": broker}):
-                        self.accepted[broker] = asyncio.get_running_loop().time()
+                    await self._ask(process.url, "accept-loss", {"broker": broker})
 
-    async def _ask(self, url: str, what: str, body: dict[str, str]) -> bool:
+    async def _ask(self, url: str, what: str, body: dict[str, str]) -> None:
         answer = await self._answer(url, f"/v1/cluster/{what}", json.dumps(body).encode())
         if answer and answer.status not in (200, 409, 503):
             self._failures.append(f"{what}: {answer.status} {answer.body[:300]!r}")
-        return answer is not None and answer.status == 200
 
     async def _answer(self, url: str, path: str, body: bytes) -> Relayed | None:
         request = Request("POST", path, {"Content-Type": JSON}, body, CALL_S)

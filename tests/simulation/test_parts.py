@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -17,7 +17,15 @@ from seaweedq.checks import reach
 from seaweedq.clock import SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
-from seaweedq.coordination.records import JournalRecord, MirrorMember, MirrorsRecord, UnknownJournal
+from seaweedq.coordination.records import (
+    CursorRecord,
+    JournalRecord,
+    MirrorMember,
+    MirrorsRecord,
+    SegmentRecord,
+    SubscriptionRecord,
+    UnknownJournal,
+)
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable, StoreUnavailable
 from seaweedq.journal.holdings import HoldHeader, Holdings, encode_hold
@@ -532,6 +540,57 @@ def test_a_holding_that_left_the_set_keeps_no_journal_from_being_lost_for_good(t
 
         assert lost(there) == []
         assert lost("of a dead process") == ["b0.1"]
+
+    simulated(work)
+
+
+LOST, DISPATCHER, NEXT = "b0.1", "b1.2", "b2.3"
+
+
+@pytest.mark.parametrize(
+    ("accepts", "dispatcher", "ends", "found"),
+    [
+        (True, LOST, False, 90.0),  # its own journal is lost: what it acknowledged late
+        (True, DISPATCHER, True, float("-inf")),  # its epoch has ended: whatever no cursor has
+        (True, DISPATCHER, False, None),
+        (False, DISPATCHER, True, None),  # nobody has accepted a loss
+    ],
+)
+def test_acks_are_forgotten_where_a_loss_was_accepted_and_nowhere_else(
+    tmp_path: Path, accepts: bool, dispatcher: str, ends: bool, found: float | None
+) -> None:
+    """An accepted loss ends epochs without a broker's name. Whether anybody was answered that a loss is accepted does
+    not count."""
+
+    async def work(loop: LivesLoop) -> None:
+        cluster = Cluster(loop, 1, tmp_path, {})
+        losses, engine = Losses(cluster), cluster.coordination.engine
+        named = Compare(keys.BROKERS.key(NEXT), 0)
+
+        def write(key: str, value: bytes, compares: Sequence[Compare] = ()) -> None:
+            assert engine.commit(compares, [Put(key, value)])
+
+        def dispatched(epoch: int, by: str, compares: Sequence[Compare] = ()) -> None:
+            record = SubscriptionRecord("keyed", "earliest", 9.0, 0, None, 1, epoch, dispatcher=by)
+            write(keys.SUBSCRIPTIONS.key("t", 0, "s"), keys.SUBSCRIPTIONS.encode(Versioned.new(record)), compares)
+
+        segment = SegmentRecord(0, 9, "open", (), (), LOST, None, 1)
+        write(keys.SEGMENTS.key("t", 0, 0), keys.SEGMENTS.encode(Versioned.new(segment)))
+        write(keys.CURSORS.key("t", 0, "s", 0), keys.CURSORS.encode(Versioned.new(CursorRecord(1, 4, ((6, 7),)))))
+        dispatched(1, dispatcher)
+        if accepts:
+            lost = JournalRecord("mirrored", "p", loss_accepted_us=5)
+            write(keys.JOURNALS.key(LOST), keys.JOURNALS.encode(Versioned.new(lost)))
+        if ends:
+            dispatched(2, dispatcher)
+        dispatched(3, NEXT, [named])
+        dispatched(4, NEXT, [named])
+        cluster.died_s[LOST] = 100.0
+        lapses = losses.lapses(Run((), (), ()), 8.0)
+        assert [one.since_s for one in lapses] == ([] if found is None else [found])
+        assert losses.accepted.keys() == ({LOST} if accepts else set())
+        for one in lapses:
+            assert [offset for offset in range(9) if offset not in one.acked[0]] == [4, 5, 7, 8]
 
     simulated(work)
 

@@ -253,15 +253,16 @@ class World:
             letters=letters,
             lease_s=lease_s,
         )
-        wrong = [*self.losses.wrong(run, self.operator.accepted)]
-        if not self.operator.accepted:
+        wrong = [*self.losses.wrong(run)]
+        if not self.losses.accepted:
             tails = [client for client in self.clients if isinstance(client, Tail)]
             wrong += [f"{tail.name}: {at} is above the end of a segment" for tail in tails for at in tail.above]
         else:
             exposure_s = float(
                 self.plan.knobs.get("journal_exposure_s", Settings.model_fields["journal_exposure_s"].default)
             )
-            run = without(run, self.losses.may_be_gone(run, self.operator.accepted, exposure_s))
+            run.lapses = self.losses.lapses(run, exposure_s)
+            run = without(run, self.losses.may_be_gone(run, exposure_s))
         excused = {"live"}  # `settle` has its own bound
         if knobs.WINDOW in self.plan.knobs:
             excused.add("nothing_there")  # what is beyond the window is

@@ -117,29 +117,33 @@ def real_time(run: Run) -> Iterator[str]:
 
 
 def cursor(run: Run) -> Iterator[str]:
-    """A committed cursor never goes back, but by a seek, or with coordination."""
+    """A committed cursor never goes back, but by a seek, with coordination, or behind a lost journal."""
     spans: dict[tuple[str, int | None], list[Span]] = defaultdict(list)
     for event in run.lines("cursor", "ok"):
         at = (event.subscription, event.segment)
         spans[at].append(Span(run.begun[event.call], event.t, event.acked_to or 0))
     for (name, segment), found in spans.items():
         for before, after in _fallen(found, partial(run.moved, name, segment or 0)):
-            if not run.forgotten(before.ok, after.ok):
+            left = run.lapsed(name, segment or 0, before.invoke, before.ok, after.ok)
+            is_lapsed = any(after.number >= acked.end_of(0) for acked in left)
+            if not is_lapsed and not run.forgotten(before.ok, after.ok):
                 yield f"{name}, segment {segment}: the cursor was {before.number}, and {after.number} later"
 
 
 def redelivery(run: Run) -> Iterator[str]:
-    """What was acked, and answered so, is in no pull that began later, but behind a seek, or if coordination went back
-    since."""
+    """What was acked, and answered so, is in no pull that began later, but behind a seek or a lost journal, or if
+    coordination went back since."""
     acks: dict[tuple[str, int, int], list[Event]] = defaultdict(list)
     for event in run.lines("ack", "ok"):
         acks[event.subscription, event.segment or 0, event.offset or 0].append(event)
     for event in run.lines("deliver", "ok"):
         name, segment, offset = event.subscription, event.segment or 0, event.offset or 0
         for ack in acks.get((name, segment, offset), ()):
+            acked_s = run.begun[ack.call]
             if (
                 ack.t < (pulled := run.begun[event.call])
-                and not run.moved(name, segment, run.begun[ack.call], event.t)
+                and not run.moved(name, segment, acked_s, event.t)
+                and all(offset in acked for acked in run.lapsed(name, segment, acked_s, ack.t, event.t))
                 and not run.forgotten(ack.t, event.t)
             ):
                 yield f"{name}: {segment}-{offset} was acked at {ack.t:.3f}, and is in a pull of {pulled:.3f}"

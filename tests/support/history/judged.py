@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from seaweedq.broker.log.intervals import Runs
 from tests.support.history.history import Event, Letter, Op, Row, Type
 from tests.support.history.terms import USUAL, Terms
 
@@ -12,7 +13,7 @@ Id = tuple[int, int]  # segment, offset
 RETURNS = ("restore etcd", "empty etcd", "kill amid a rebuild", "stop amid a rebuild")
 """The faults behind which coordination is of an earlier time."""
 LOST_JOURNAL = "lost journal"
-"""The fault behind which acks may be lost, since an owner and all its mirrors died."""
+"""The fault in which an owner and all its mirrors die, so that messages and acks may be lost."""
 RETURNED_S = 30.0  # how long before and behind one an ack may be forgotten: snapshots come late under faults, too
 
 
@@ -25,6 +26,17 @@ class Segment:
     predecessors: tuple[int, ...] = ()
     successors: tuple[int, ...] = ()
     end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lapse:
+    """A take-over of a subscription behind which acks of before may be forgotten that no cursor had then, of those that
+    were answered since `since_s`. `acked` is what cursors had, by segment."""
+
+    subscription: str
+    t: float
+    acked: Mapping[int, Runs]
+    since_s: float = float("-inf")
 
 
 @dataclass
@@ -41,6 +53,7 @@ class Run:
     terms: Mapping[str, Terms] = field(default_factory=dict)  # by subscription; the others have the usual ones
     letters: Sequence[Letter] = ()
     lease_s: float = 0.0  # for which a broker reads on whose lease others end, and that does not learn of it
+    lapses: Sequence[Lapse] = ()
 
     def terms_of(self, subscription: str) -> Terms:
         """The terms of a subscription."""
@@ -92,14 +105,23 @@ class Run:
 
     @cached_property
     def returns(self) -> list[tuple[float, float]]:
-        """From when to when coordination may have gone back, or acks were lost with a journal."""
+        """From when to when coordination may have gone back."""
         ended = {e.call: e.t for e in self.lines("fault", "ok", "fail")}
-        begun = [e for e in self.lines("fault", "invoke") if e.note in (*RETURNS, LOST_JOURNAL)]
+        begun = [e for e in self.lines("fault", "invoke") if e.note in RETURNS]
         return [(e.t, ended.get(e.call, float("inf"))) for e in begun]
 
     def forgotten(self, answered: float, until: float) -> bool:
         """Whether an ack, or a cursor, that was answered then may be forgotten at `until`."""
         return any(t - RETURNED_S < answered < ended + RETURNED_S and t < until for t, ended in self.returns)
+
+    def lapsed(self, subscription: str, segment: int, begun: float, answered: float, until: float) -> list[Runs]:
+        """What cursors had of a segment at each lapse behind which an ack, or a cursor, that was asked and answered
+        then may be forgotten at `until`."""
+        return [
+            one.acked.get(segment, Runs())
+            for one in self.lapses
+            if one.subscription == subscription and one.since_s <= answered and begun < one.t < until
+        ]
 
     def moved(self, subscription: str, segment: int, since: float, until: float) -> bool:
         """Whether a segment may have been moved in that time."""
