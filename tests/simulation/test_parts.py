@@ -523,7 +523,7 @@ def test_nobody_knows_of_lost_messages_whether_they_were_published() -> None:
     assert rest.events[2].acked_to == 2
 
 
-def test_a_holding_that_left_the_set_keeps_no_journal_from_being_lost_for_good(tmp_path: Path) -> None:
+def test_a_holding_that_left_the_set_keeps_no_journal_from_being_lost(tmp_path: Path) -> None:
     async def work(loop: LivesLoop) -> None:
         cluster = Cluster(loop, 1, tmp_path, {})
         holdings = Holdings(1000, SystemIds())
