@@ -1,6 +1,7 @@
 """Pulls: one round of the segments that a subscription may read, or rounds until there is something, or the wait ends.
 
-An empty answer says that there was nothing: it comes after the owners of all those segments were asked.
+An empty answer says that there was nothing: it comes after the owners of all those segments were asked, and none of a
+subscription that was closed meanwhile does.
 """
 
 from seaweedq.broker.context import ClusterView
@@ -67,6 +68,8 @@ class Pulling:
             with subscription.waiting(consumer, waits_as) as waiter:
                 found = await self._wait(subscription, wanted, (poll, deadline), waiter)
                 waiter.fed = found is not None and bool(found.messages)
+            if subscription.closed and not waiter.fed:
+                found = None  # the ends for which owners were asked may have been forgotten with it
         return found
 
     async def _wait(

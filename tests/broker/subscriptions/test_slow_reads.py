@@ -1,11 +1,14 @@
 """An owner that has just fallen silent holds up its own segments alone, and a pull that waits at the dispatcher gets
-rows of another broker, however long it has waited.
+rows of another broker, however long it has waited, and whatever becomes of its subscription meanwhile.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from seaweedq.broker.broker import Broker
@@ -15,7 +18,7 @@ from seaweedq.broker.subscriptions import subscription
 from seaweedq.broker.subscriptions.pull_rounds import Pull
 from seaweedq.coordination.records import TopicConfig
 from tests.support.brokers import inside
-from tests.support.brokers.in_process import offsets, publish, subscribe
+from tests.support.brokers.in_process import Gate, offsets, publish, subscribe
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, make, records
 
@@ -72,24 +75,56 @@ def _id(broker: Broker) -> str:
     return inside.membership(broker).broker
 
 
+@asynccontextmanager
+async def dispatched_elsewhere(folder: Path) -> AsyncIterator[tuple[Broker, str, httpx.AsyncClient]]:
+    """A subscription of a topic with one segment, at a broker that does not own that."""
+    async with in_loop(folder) as together:
+        await make(together.brokers[0])
+        await until(lambda: all(inside.catalog(one).get("t") for one in together.brokers))
+        owner = records(together.brokers[0])[0].owner
+        (other,) = [one for one in together.brokers if _id(one) != owner]
+        names = (f"s{n}" for n in range(100))
+        assignment = other.subscribing.assignment
+        name = next(one for one in names if assignment.preferred(inside.topic(other, "t"), one) != owner)
+        async with at(together, other) as http:
+            answer = await http.put(f"{TOPIC}/subscriptions/{name}", json={"start": "earliest"})
+            assert answer.status_code == 201, answer.text
+            yield other, name, http
+
+
 async def test_ends_are_followed_as_long_as_somebody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They were followed for 10 s after the last look, and a pull waits for up to 30."""
     monkeypatch.setattr(readable_segments, "LINGER_S", 0.4)
     monkeypatch.setattr(readable_segments, "MAX_WAIT_S", 0.1)
     monkeypatch.setattr(subscription, "REARM_S", 0.1)
-    async with in_loop(tmp_path) as together:
-        await make(together.brokers[0])
-        await until(lambda: all(inside.catalog(one).get("t") for one in together.brokers))
-        owner = records(together.brokers[0])[0].owner
-        (other,) = [one for one in together.brokers if inside.membership(one).broker != owner]
-        topic, subscribing = inside.topic(other, "t"), other.subscribing
-        names = (f"s{n}" for n in range(100))
-        name = next(one for one in names if subscribing.assignment.preferred(topic, one) != owner)
-        async with at(together, other) as http:
-            answer = await http.put(f"{TOPIC}/subscriptions/{name}", json={"start": "earliest"})
-            assert answer.status_code == 201, answer.text
-            pulled = asyncio.create_task(subscribing.dispatcher.pull(topic, name, Pull(1, 30)))
-            await asyncio.sleep(1.5)
-            await http.post(f"{TOPIC}/messages", json={"messages": [{"value": 1}]})
-            async with asyncio.timeout(20):
-                assert (await pulled).messages
+    async with dispatched_elsewhere(tmp_path) as (broker, name, http):
+        pulled = asyncio.create_task(inside.dispatcher(broker).pull(inside.topic(broker, "t"), name, Pull(1, 30)))
+        await asyncio.sleep(1.5)
+        await http.post(f"{TOPIC}/messages", json={"messages": [{"value": 1}]})
+        async with asyncio.timeout(20):
+            assert (await pulled).messages
+
+
+async def test_an_end_that_is_forgotten_with_a_subscription_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pull that had asked for the ends answered with nothing, by those of the subscription that was open anew; as in
+    seed 310132."""
+    async with dispatched_elsewhere(tmp_path) as (broker, name, http):
+        assert (await http.post(f"{TOPIC}/messages", json={"messages": [{"value": 1}]})).is_success
+        dispatcher, topic = inside.dispatcher(broker), inside.topic(broker, "t")
+        gate, refresh = Gate(), inside.readables(broker).refresh
+
+        async def held_refresh(*arguments: Any) -> set[int]:
+            known = await refresh(*arguments)
+            await gate()
+            return known
+
+        monkeypatch.setattr(inside.readables(broker), "refresh", held_refresh)
+        dispatcher.forget(topic, name)  # the end, too: the pull has to ask for it
+        async with asyncio.timeout(20):
+            pulled = asyncio.create_task(dispatcher.pull(topic, name, Pull(1)))
+            await gate.reached.wait()
+            dispatcher.forget(topic, name)
+            gate.open.set()
+            assert (await pulled).messages
