@@ -160,6 +160,10 @@ class Disk:
             raise
         return fd
 
+    def process_id(self) -> int:
+        """Returns the id of the process that makes these calls, which names it to those that find its locks."""
+        return os.getpid()
+
     def write_all(self, fd: int, buffers: "Iterable[Buffer]") -> None:
         """Writes all of the buffers."""
         left: deque[memoryview] = deque()

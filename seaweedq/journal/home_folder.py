@@ -7,7 +7,6 @@ Owns the folder's id, which goes where the folder is moved. Order of writes: the
 under another name, then renamed; a crash before leaves a draft that nobody reads.
 """
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -46,7 +45,7 @@ class FolderLock:
             tries -= 1
             self._sleep(POLL_S)
         with suppress(OSError):  # a full disk must not keep a broker from recovering
-            self._disk.write_all(fd, [f"{os.getpid():<{_PID_BYTES}}".encode()])
+            self._disk.write_all(fd, [f"{self._disk.process_id():<{_PID_BYTES}}".encode()])
         self._fd = fd
 
     def _in_use(self, path: Path) -> DataFolderInUse:

@@ -258,6 +258,9 @@ class LifeDisk(Disk):
         fd = self._machine.locked[path] = self._open(self._file(path))
         return fd
 
+    def process_id(self) -> int:
+        return self._machine.lives.index(self._life) + 1  # a machine that had no power counts anew
+
     def _go(self, place: str) -> None:
         """Comes to a step; a life does nothing more in the step in which it dies."""
         reach(f"disk.{place}")

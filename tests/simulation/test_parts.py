@@ -27,8 +27,9 @@ from seaweedq.coordination.records import (
     UnknownJournal,
 )
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import CoordinationUnavailable, StoreUnavailable
+from seaweedq.errors import CoordinationUnavailable, DataFolderInUse, StoreUnavailable
 from seaweedq.journal.holdings import HoldHeader, Holdings, encode_hold
+from seaweedq.journal.home_folder import FolderLock
 from tests.simulation.backends import CoordinationServer, SimulatedCoordination, SimulatedStore, StoreServer, Trouble
 from tests.simulation.clients import Story
 from tests.simulation.cluster import Cluster, LifeClock, Process
@@ -324,6 +325,23 @@ def test_a_machine_that_loses_its_power_keeps_what_was_synced() -> None:
             lost.add(name == "a")
         assert {b"", b"x" * 700} < kept  # and those that are torn
         assert lost == {False, True}
+
+    simulated(work)
+
+
+def test_the_holder_of_a_lock_is_named_by_what_the_machine_has_begun() -> None:
+    """The name comes into coordination's records: by the id of the real process each run had other ones."""
+
+    async def work(loop: LivesLoop) -> None:
+        machine, first, second = DiskMachine(1, 0), Life("b0"), Life("b1")
+        FolderLock(Path("/0"), LifeDisk(machine, first)).acquire()
+        FolderLock(Path("/1"), LifeDisk(machine, second)).acquire()
+        for number, folder in enumerate(("/0", "/1"), 1):
+            with pytest.raises(DataFolderInUse, match=rf"process {number}$"):
+                FolderLock(Path(folder), LifeDisk(machine, Life("b2"))).acquire()
+        FolderLock(Path("/2"), LifeDisk(machine, second)).acquire()  # the next broker of the same process
+        with pytest.raises(DataFolderInUse, match=r"process 2$"):
+            FolderLock(Path("/2"), LifeDisk(machine, first)).acquire()
 
     simulated(work)
 

@@ -47,7 +47,7 @@ SEAMS: Mapping[str, str] = {
     "coordination/sqlite.py": (
         ".read_text os.O_CLOEXEC os.O_CREAT os.O_EXCL os.O_RDWR os.chmod os.close os.open sqlite3"
     ),
-    "journal/home_folder.py": "os.getpid time",  # `sleep` is passed in
+    "journal/home_folder.py": "time",  # `sleep` is passed in
 }
 """What these modules ask for, and a simulation replaces or need not: all but journal/disk, whose calls are a seam."""
 STATE: Mapping[str, str] = {"api/handlers/internal.py": "_CALLS"}  # routes, known once the module is imported
