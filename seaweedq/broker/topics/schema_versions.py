@@ -23,7 +23,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import reduce
 from math import inf
+from operator import and_
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -66,7 +68,7 @@ from seaweedq.storage.interface import ObjectStore
 
 MAX_VERSIONS = 1000
 PAGE = 16  # records, of up to 300 KB each
-REMEMBERED = 100_000  # fields of earlier versions, of all topics together: 75 MB
+REMEMBERED = 100_000  # names of fields of earlier versions, of all topics together: 75 MB
 MAX_BESIDE = 100  # records that a transaction compares beside the topic's: etcd takes 128
 
 
@@ -82,12 +84,14 @@ class Version(NamedTuple):
 @dataclass
 class Known:
     """The versions of a topic's schema below `end`, which never change: the history of their fields, the first one of
-    each shape (segments/evolution), and those that have a field of a name. All of a shape have the same columns, as no
-    name is ever another field's. `unreadable` is the record of a version that a newer broker has written."""
+    each shape (segments/evolution), and those that have a field of a name: as bits, since a field may get an earlier
+    name again and again. All of a shape have the same columns, as no name is ever another field's. `unreadable` is the
+    record of a version that a newer broker has written."""
 
     history: History = field(default_factory=History)
     shapes: dict[int, int] = field(default_factory=dict)
-    having: dict[str, list[range]] = field(default_factory=dict)  # a field may get an earlier name again
+    numbers: list[int] = field(default_factory=list)  # of the versions; the first may have any
+    having: dict[str, int] = field(default_factory=dict)  # by name, a bit for each of `numbers`
     end: int = 0
     unreadable: Unreadable | None = None
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -96,18 +100,16 @@ class Known:
         """Adds the next version."""
         self.history.add(schema)
         self.shapes.setdefault(shape(schema), number)
+        bit = 1 << len(self.numbers)
         for one in schema["fields"]:
-            spans = self.having.setdefault(one["name"], [])
-            goes_on = bool(spans) and spans[-1].stop == number
-            first = spans.pop().start if goes_on else number
-            spans.append(range(first, number + 1))
+            self.having[one["name"]] = self.having.get(one["name"], 0) | bit
+        self.numbers.append(number)
         self.end = number + 1
 
     def newest_with(self, names: Sequence[str]) -> int | None:
         """Returns the newest version that has fields of all these names; None if there is none."""
-        spans = [self.having.get(name, ()) for name in names]
-        among = (number for span in reversed(spans[0]) for number in reversed(span))
-        return next((n for n in among if all(any(n in span for span in each) for each in spans)), None)
+        found = reduce(and_, (self.having.get(name, 0) for name in names))
+        return self.numbers[found.bit_length() - 1] if found else None
 
 
 LOOK_BACK = 20  # names that publishers may have of earlier versions: messages are decoded again for each
@@ -353,7 +355,7 @@ class SchemaVersions:
         async with known.reading:
             while known.end <= topic.layout.schema_id:  # the watch may bring a later one meanwhile
                 await self._read_versions(topic, known)
-        while sum(len(one.history.types) for one in self._remembered.values()) > REMEMBERED:
+        while sum(len(one.having) for one in self._remembered.values()) > REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
         return known
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import io
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -1122,7 +1124,22 @@ def test_a_version_is_found_by_names_that_a_field_may_get_again() -> None:
         known.add(number, {"fields": [{"id": ord(name), "name": name, "type": "int"} for name in names]})
     found = {names: known.newest_with(names) for names in ("a", "b", "ab", "bc", "ac", "k", "z", "az")}
     assert found == {"a": 3, "b": 4, "ab": 3, "bc": 4, "ac": None, "k": 5, "z": None, "az": None}
-    assert known.having["a"] == [range(2), range(3, 4)]
+
+
+def test_names_that_come_and_go_cost_little() -> None:
+    """Each span of versions with a name was an object of its own, and a search looked at all spans of all names: 0.3 s
+    of the event loop for 20 names in each other version, and 67 MB for 1,000 fields."""
+    known = schema_versions.Known()
+    fields = range(20)
+    for number in range(5, 5 + schema_versions.MAX_VERSIONS):
+        names = [f"{'f' if (number + (field == 19)) % 2 else 'g'}{field}" for field in fields]
+        known.add(number, {"fields": [{"id": at, "name": name, "type": "int"} for at, name in enumerate(names)]})
+    wanted = [f"f{field}" for field in fields]
+    began_s = time.process_time()
+    found = [known.newest_with(names) for names in (wanted, wanted[:19], wanted[19:])]
+    assert found == [None, 1003, 1004]
+    assert time.process_time() - began_s < 0.05
+    assert sum(map(sys.getsizeof, known.having.values())) < 40 * 200
 
 
 @pytest.mark.parametrize("method", ["GET", "PATCH"])
