@@ -1142,6 +1142,34 @@ def test_names_that_come_and_go_cost_little() -> None:
     assert sum(map(sys.getsizeof, known.having.values())) < 40 * 200
 
 
+async def test_other_requests_go_on_while_a_publish_has_all_versions_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_loop(tmp_path, 2) as cluster, asking(cluster, 0) as one, asking(cluster, 1) as two:
+        await created(one)
+        for number in range(6):
+            fields = [*V0["fields"], *({"name": f"f{at}", "type": "int"} for at in range(number + 1))]
+            assert (await one.patch("/v1/topics/t", json={"schema": {"fields": fields}})).status_code == 200
+        await until(lambda: inside.topic(cluster.brokers[1], "t").layout.schema_id == 6)
+        turn, turns, add = 0, [], schema_versions.Known.add
+
+        async def count() -> None:
+            nonlocal turn
+            while True:
+                turn += 1
+                await asyncio.sleep(0)
+
+        def counted(known: schema_versions.Known, number: int, schema: dict[str, Any]) -> None:
+            turns.append(turn)
+            add(known, number, schema)
+
+        monkeypatch.setattr(schema_versions.Known, "add", counted)
+        counting = asyncio.create_task(count())
+        assert (await send(two, {"k": "a", "unknown": 1})).status_code == 422
+        counting.cancel()
+        assert len(turns) == len(set(turns)) == 7
+
+
 @pytest.mark.parametrize("method", ["GET", "PATCH"])
 async def test_an_answer_about_a_topic_is_of_one_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
