@@ -522,7 +522,8 @@ class MirroredJournal:
 
     async def _own_key(self) -> Compare:
         """Returns a comparison that holds as long as this broker's lease, and this broker writes nothing into its own
-        key. Raises Fenced, CoordinationUnavailable."""
+        key. Reads the key: Membership.compare is behind a write whose answer was lost, and a change that fails for that
+        would end the journal. Raises Fenced, CoordinationUnavailable."""
         there = await self._mirrors.coordination.get(keys.BROKERS.key(self._broker))
         if there is None:
             raise Fenced(

@@ -112,7 +112,7 @@ class Known:
         return self.numbers[found.bit_length() - 1] if found else None
 
 
-LOOK_BACK = 20  # names that publishers may have of earlier versions: messages are decoded again for each
+MOST_NAMES = 20  # names that publishers may have of earlier versions: messages are decoded again for each
 LOOK_S = 0.1  # between two looks for a later version of one topic: requests that are refused wait for one
 
 
@@ -159,11 +159,11 @@ class SchemaVersions:
             await self._catalog.refresh(topic.name)
 
     async def newest_with(self, topic: Topic, names: Sequence[str]) -> Layout | None:
-        """Returns the newest version that has fields of all these names, at most LOOK_BACK, however long ago it was:
+        """Returns the newest version that has fields of all these names, at most MOST_NAMES, however long ago it was:
         publishers may know it, and not state it. None if there is none. Raises NeedsNewerBroker if it may be one that
         cannot be read."""
         known = await self._earlier(topic)
-        number = known.newest_with(names) if len(names) <= LOOK_BACK else None
+        number = known.newest_with(names) if len(names) <= MOST_NAMES else None
         if number is None and known.unreadable:
             raise known.unreadable.error()
         return None if number is None else await self._catalog.layout(topic, number)
