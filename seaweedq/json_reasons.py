@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from difflib import get_close_matches
 
 LONGEST = 100  # characters of a name in a reason
-CUT_OFF, NOT_UTF8 = "not JSON: it is cut off", "not UTF-8"
+CUT_OFF = "not JSON: it is cut off"
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _KINDS = {
     "array": "a list",
@@ -42,8 +42,6 @@ _NUMBER = re.compile(r"\.0$")
 
 def in_words(error: Exception | str, fields: Collection[str] = ()) -> str:
     """Returns why JSON was refused, with the path of the field; an unknown field may have meant one of `fields`."""
-    if isinstance(error, UnicodeDecodeError):
-        return NOT_UTF8
     what, path = split_path(str(error))
     return of_field(path, reword(what, fields)) if path else reword(what, fields)
 
@@ -116,6 +114,7 @@ _SAID: list[tuple[re.Pattern[str], Callable[[re.Match[str]], str]]] = [
         (".* out of range", lambda found: "is out of range"),
         ("Invalid (?:enum )?value (.+)", lambda found: f"must not be {found[1]}"),
         ("Input data was truncated", lambda found: CUT_OFF),
+        ("Invalid UTF-8 encoded string", lambda found: "not UTF-8"),
         (r"JSON is malformed: (.*) \(byte ([0-9]+)\)", _malformed),
     )
 ]

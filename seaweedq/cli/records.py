@@ -134,9 +134,9 @@ def key_of(record: Any, field: str) -> str | None:
 def _decode(decoder: msgspec.json.Decoder[Any], line: msgspec.Raw) -> Any:
     try:
         return decoder.decode(line)
-    except UnicodeDecodeError as error:
-        raise BadRecord("not UTF-8") from error
     except msgspec.DecodeError as error:
+        if "UTF-8" in str(error):
+            raise BadRecord("not UTF-8") from error
         raise BadRecord(f"not JSON ({'cut off' if 'truncated' in str(error) else _where(line)})") from error
 
 

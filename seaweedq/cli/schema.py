@@ -127,7 +127,7 @@ def parsed(file: Path) -> Any:
 
     try:
         return msgspec.json.decode(file.read_bytes())
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise typer.BadParameter(f"{file} is {in_words(error)}") from error
 
 

@@ -118,7 +118,7 @@ def decode_hold(data: bytes) -> tuple[HoldHeader, list[PackedCommit]]:
     length = int.from_bytes(view[:_LENGTH], "little")
     try:
         header = _HEADER.decode(view[_LENGTH : _LENGTH + length])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise UnreadableBody(f"the body contains no valid commits: {error}") from error
     at, commits = _LENGTH + padded(length), []
     for index_length, body_length in header.sizes:

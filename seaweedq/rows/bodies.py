@@ -51,7 +51,7 @@ _OF_BYTES = frozenset(("value_base64", "reference"))
 _IN_BASE64 = "the bytes of a message are base64 in `value_base64`; the Python client takes them as `bytes`"
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _any = msgspec.json.Decoder(msgspec.Raw)
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_UNREADABLE = (msgspec.DecodeError, RecursionError)
 ENCODINGS = ("gzip", "zstd")
 _CODECS = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
 
@@ -149,7 +149,7 @@ def _messages(body: bytes) -> list[Any]:
         return _raws.decode(fields["messages"])
     except msgspec.ValidationError as error:
         raise InvalidRequest(f'the body is neither a message nor {{"messages": [...]}}: {in_words(error)}') from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise UnreadableBody(f"the body is {in_words(error)}") from None
     except RecursionError:
         raise InvalidRequest(f"the body is {json_values.TOO_DEEP}", bound=json_values.MAX_DEPTH) from None

@@ -199,7 +199,7 @@ def decode_single(body: bytes, intake: Intake) -> Single | None:
         return check((_one_bytes if format is Format.BYTES else _one).decode(body), 0, intake)
     except Refusal as refused:
         refuse([(0, str(refused))])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError):
         pass
     if _REFERENCE in body:
         with suppress(Refusal):  # the other decoder finds the reason again
@@ -219,8 +219,6 @@ def _decoded(raw: Any, index: int, intake: Intake) -> Message | Single:
         return decode_one(raw, intake.layout.format)
     except RecursionError:
         raise Refusal(json_values.TOO_DEEP) from None
-    except UnicodeDecodeError:
-        raise Refusal(json_values.NOT_UTF8) from None
     except msgspec.DecodeError as error:
         fields = _fields_of(raw)
         if "reference" not in fields:
@@ -427,7 +425,7 @@ def _fields_of(raw: Any) -> dict[str, Any]:
     """Returns the fields of a message that could not be decoded; none if it is not an object."""
     try:
         return _fields.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError):
         return {}
 
 

@@ -28,7 +28,6 @@ MAX_DEPTH = 128
 MAX_NUMBER_CHARACTERS = 1000
 
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
-NOT_UTF8 = "not valid UTF-8"
 
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _NUMBERS = re.compile(rb"[0-9.eE+-]++")
@@ -47,9 +46,7 @@ def blemish(text: bytes | msgspec.Raw) -> str | None:
         msgspec.json.decode(text)
     except RecursionError:
         return TOO_DEEP
-    except UnicodeDecodeError:
-        return NOT_UTF8
-    except (msgspec.DecodeError, ValueError) as error:
+    except msgspec.DecodeError as error:
         return in_words(error)
     if len(text) <= 2 * MAX_DEPTH:
         return None  # too short for both faults that follow

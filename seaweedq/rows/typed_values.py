@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from seaweedq.json_reasons import of_field, reword, split_path
 from seaweedq.rows.intake import MAX_US, MIN_US, Refusal
-from seaweedq.rows.json_values import NOT_UTF8
 from seaweedq.segments.schema import is_time, is_uuid
 
 UNKNOWN_FIELD = " is not a field of the schema"  # behind the field's name
@@ -57,8 +56,6 @@ def decode_value(text: bytes, fields: pa.Schema) -> Any:
     `columns_of_one`. Raises Refusal, which names the field."""
     try:
         return _decoders(_Columns(fields))[0].decode(text)
-    except UnicodeDecodeError:
-        raise Refusal(NOT_UTF8) from None
     except RecursionError:
         raise Refusal("is nested too deeply") from None
     except msgspec.DecodeError as error:

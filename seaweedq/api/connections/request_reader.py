@@ -76,7 +76,7 @@ def decode_request(content: bytes, stated: str | None, decoder: msgspec.json.Dec
             if len(content) > MAX_BYTES_OF_TEXTS:
                 raise _invalid(str(error), content, decoder.type) from None
             return _with_units(str(error), content, decoder)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise UnreadableBody(f"the body is {in_words(error)}") from None
     except RecursionError:
         raise UnreadableBody(f"the body is nested deeper than {MAX_DEPTH} levels", bound=MAX_DEPTH) from None

@@ -113,7 +113,7 @@ class Internal:
                     if call.has_topic:
                         asked = (await self._topic(*asked), *asked)
                     return Answer(200, _encode(await call.handler(self, *asked)))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except msgspec.DecodeError as error:
             return Answer(422, _encode(ErrorMessage.from_error(UnreadableBody(str(error)))))
         except (PeerRefused, RouteNotFound):
             raise

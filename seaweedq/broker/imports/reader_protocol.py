@@ -81,7 +81,7 @@ def read_head(read: Callable[[int], bytes]) -> ReaderMessage:
         raise Damaged(f"the reader process sent a message head of {length} bytes; the limit is {HEAD_BYTES} bytes")
     try:
         return _messages.decode(read(length))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise Damaged(f"the reader process sent an invalid message: {error}") from None
 
 

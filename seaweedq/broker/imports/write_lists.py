@@ -59,7 +59,7 @@ async def read_list(store: ObjectStore, name: str, writer: str, number: int) -> 
         found = _list.decode(data)
     except FileNotFoundError:
         raise InvalidImport(f"{what} is no longer in the store", reason="gone") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise InvalidImport(f"{what} cannot be read: {error}", reason="damaged") from None
     if (found.writer, found.number) != (writer, number) or not found.uploads:
         raise InvalidImport(f"{what} does not contain the uploads of this write", reason="damaged")

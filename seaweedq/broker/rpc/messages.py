@@ -332,7 +332,7 @@ def decode_forward(body: bytes) -> list[ForwardFrame]:
     at = _LENGTH + padded(length)
     try:
         headers = _FORWARD_HEADERS.decode(view[_LENGTH : _LENGTH + length])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise UnreadableBody(f"the body is not a valid forwarded request: {error}") from error
     frames = []
     for header in headers:

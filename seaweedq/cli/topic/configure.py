@@ -289,7 +289,7 @@ def _schema(path: Path) -> Any:
 
     try:
         return msgspec.json.decode(path.read_bytes())
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise typer.BadParameter(f"{path} is {in_words(error)}", param_hint="--schema") from error
 
 

@@ -42,7 +42,7 @@ def error_of(reply: Reply) -> SeaweedqError:
     """
     try:
         document = msgspec.json.decode(reply.body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except msgspec.DecodeError:
         document = {}
     document = document if isinstance(document, dict) else {}
     slug = str(document.get("type", "")).rpartition("/")[2]
