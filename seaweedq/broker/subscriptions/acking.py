@@ -10,7 +10,7 @@ those whom the dispatcher before gave them to are at work.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -28,7 +28,7 @@ from seaweedq.broker.subscriptions.window import Array
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock
 from seaweedq.concurrency.futures import Signal
-from seaweedq.errors import LeaseEnded, NoDeadLetters
+from seaweedq.errors import LeaseEnded, NoDeadLetters, Unavailable
 from seaweedq.segments.frames import Frame, FrameKind
 
 
@@ -85,7 +85,7 @@ class AckHandler:
 
     async def ack(self, topic: Topic, name: str, selection: Selection) -> AckOutcome:
         """Acks messages, and returns when they are durable. Raises LeaseEnded, JournalUnavailable, NotReady,
-        NeedsNewerBroker."""
+        NeedsNewerBroker, and Unavailable while it is not known whether a segment has an id."""
         subscription = await self._opened.open_for_use(topic, name)
         if selection.ids is None:
             return await self._ack_lease(subscription, self._lease(subscription, selection))
@@ -287,14 +287,35 @@ class AckHandler:
         else:
             self._opened.check_lease()
 
-    async def _ends(self, subscription: Subscription, ids: Iterable[int]) -> dict[int, int]:
-        """Returns the ends of the segments that are open to a subscription, which get a cursor if they have none."""
+    async def _ends(self, subscription: Subscription, ids: Mapping[int, Sequence[int] | Offsets]) -> dict[int, int]:
+        """Returns the ends of the segments that are open to a subscription, which get a cursor if they have none. The
+        owner of a segment is asked if an id is not below the end that is known here. Raises Unavailable."""
+        topic = subscription.topic
         numbers = tuple(number for number in ids if number in subscription.frontier.open)
-        segments, _ = await self._readables.available(subscription.topic, numbers)
-        ends = {segment.id: segment.end for segment in segments if segment.id in subscription.frontier.open}
+        ends, asked = await self._known_ends(topic, numbers, ids), set[int]()
+        if unsure := set(numbers) - ends.keys():
+            asked = await self._readables.refresh(topic, unsure)
+            ends = await self._known_ends(topic, numbers, ids, asked)
+        if unsure := sorted(set(numbers) - ends.keys())[:10]:
+            raise Unavailable(f"the ends of segments {unsure} are not known yet; try again", segments=unsure)
         for number in ends:
-            subscription.cursor(number)
+            if number in subscription.frontier.open:
+                subscription.cursor(number)
         return ends
+
+    async def _known_ends(
+        self,
+        topic: Topic,
+        numbers: Collection[int],
+        ids: Mapping[int, Sequence[int] | Offsets],
+        asked: Collection[int] = (),
+    ) -> dict[int, int]:
+        segments, _ = await self._readables.available(topic, numbers)
+        return {
+            one.id: one.end
+            for one in segments
+            if one.certain or one.id in asked or max(ids[one.id], default=-1) < one.end
+        }
 
 
 def _ended(lease: str | None) -> LeaseEnded:

@@ -280,6 +280,33 @@ async def test_latest_begins_behind_all_that_is_there(tmp_path: Path) -> None:
         assert {n for _, _, _, n in await consume(clients, lambda: True)} == {2}
 
 
+async def test_acks_by_id_come_first_behind_a_take_over(tmp_path: Path) -> None:
+    """The new dispatcher knows no end of other brokers' segments, so it called those messages unknown. What the dead
+    one had of its own is refused until it is there again."""
+    async with in_loop(tmp_path, 3) as together:
+        await make(together.brokers[0], 6)
+        async with everywhere(together) as clients:
+            assert (await clients[0].put(SUBSCRIPTION, json={"start": "earliest", "mode": "shared"})).status_code == 201
+            published = await publish(clients[0], 0)
+            ids: list[str] = []
+            while len(ids) < len(published):
+                ids += [message["id"] for message in await pull(clients[0])]
+        (dispatcher,) = [one for one in together.brokers if one.subscribing.dispatcher.has(inside.topic(one, "t"), "s")]
+        assert {record.owner for record in records(dispatcher).values()} > {dispatcher.id}
+        await together.crash(dispatcher)
+        living = [one for one in together.brokers if one is not dispatcher]
+        await until(lambda: all(dispatcher.id not in inside.roster(one).brokers for one in living))
+        async with at(together, living[0]) as http:
+            answers = [await http.post(f"{SUBSCRIPTION}/ack", json={"ids": ids})]
+            while answers[-1].status_code == 503:
+                await asyncio.sleep(0.05)
+                answers.append(await http.post(f"{SUBSCRIPTION}/ack", json={"ids": ids}))
+            told = answers[-1].json()
+            assert (told["acked"], told["unknown"]) == (len(published), [])
+            unknown = await http.post(f"{SUBSCRIPTION}/ack", json={"ids": [f"{ids[0].partition('-')[0]}-1000"]})
+            assert unknown.json()["acked"] == 0 and len(unknown.json()["unknown"]) == 1
+
+
 @pytest.mark.parametrize("creator", [0, 1])
 async def test_latest_while_a_segment_gives_way_misses_no_publish_from_then_on(tmp_path: Path, creator: int) -> None:
     async with in_loop(tmp_path) as together, everywhere(together) as clients:
