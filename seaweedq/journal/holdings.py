@@ -45,6 +45,10 @@ class PackedCommit:
         index, body, size = pack(frames)
         return PackedCommit(index, body, len(index) + size)
 
+    def alone(self) -> "PackedCommit":
+        """Returns the commit on bytes of its own: else it would keep those of the whole call that brought it."""
+        return PackedCommit(bytes(self.index), tuple(map(bytes, self.body)), self.size_bytes)
+
     def frames(self, holding: str) -> tuple[Frame, ...]:
         """Returns the frames of a commit that has travelled. Raises JournalDamaged."""
         (body,) = self.body
@@ -152,7 +156,7 @@ class Holding:
             grown -= self.commits.popleft().size_bytes
         new = commits[max(before.end, self.span.first) - first :] if len(self) < self._wanted else ()
         for one in new:
-            self.commits.append(one)
+            self.commits.append(one.alone() if len(commits) > 1 else one)
             grown += one.size_bytes
         require(len(self) == self._wanted, "holding %s has %d commits for %s", self.id, len(self), self.span)
         return grown

@@ -43,7 +43,7 @@ from seaweedq.concurrency.futures import mark_retrieved
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put, entries
 from seaweedq.coordination.records import SchemaRecord, TopicConfig, TopicRecord
-from seaweedq.coordination.versioned import Unreadable, Versioned
+from seaweedq.coordination.versioned import UNREADABLE_RECORDS, Unreadable, Versioned
 from seaweedq.errors import (
     InvalidRequest,
     NeedsNewerBroker,
@@ -86,7 +86,7 @@ class Known:
     """The versions of a topic's schema below `end`, which never change: the history of their fields, the first one of
     each shape (segments/evolution), and those that have a field of a name: as bits, since a field may get an earlier
     name again and again. All of a shape have the same columns, as no name is ever another field's. `unreadable` is the
-    record of a version that a newer broker has written."""
+    record of a version that a newer broker has written; once it can be read, all are read again."""
 
     history: History = field(default_factory=History)
     shapes: dict[int, int] = field(default_factory=dict)
@@ -350,7 +350,9 @@ class SchemaVersions:
 
     async def _earlier(self, topic: Topic) -> Known:
         """Returns all versions that count. It reads those that this broker has not read before."""
-        known = self._remembered.pop(topic, None) or Known()
+        known = self._remembered.pop(topic, None)
+        if known is None or (known.unreadable and not UNREADABLE_RECORDS.has([known.unreadable.key])):
+            known = Known()
         self._remembered[topic] = known
         async with known.reading:
             while known.end <= topic.layout.schema_id:  # the watch may bring a later one meanwhile
@@ -374,8 +376,6 @@ class SchemaVersions:
                     known.add(number, held.record.schema)
                     await asyncio.sleep(0)  # 6 ms for a version of 1,000 fields, and any publish may ask for all
         known.add(newest, schema)
-        if known.unreadable:  # until this broker can read it
-            self._remembered.pop(topic, None)
 
     async def _record(self, topic: Topic, schema_id: int) -> SchemaRecord | None:
         there = await self._coordination.get(keys.SCHEMAS.key(topic.name, topic.record.incarnation, schema_id))

@@ -19,7 +19,8 @@ from seaweedq.client.core.calls import with_newest_schema
 from seaweedq.client.core.effects import Reply
 from seaweedq.client.core.table import table_schema
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Change, Delete, Put
+from seaweedq.coordination.interface import Change, Delete, Put, entries
+from seaweedq.coordination.versioned import UNREADABLE_RECORDS
 from seaweedq.rows.intake import Intake, TimeUnknown
 from seaweedq.segments.evolution import History, aliases_of, next_version
 from seaweedq.segments.layout import Format, Layout
@@ -1165,6 +1166,34 @@ async def test_other_requests_go_on_while_a_publish_has_all_versions_read(
         assert (await send(two, {"k": "a", "unknown": 1})).status_code == 422
         counting.cancel()
         assert len(turns) == len(set(turns)) == 7
+
+
+async def test_an_unreadable_version_is_not_read_for_each_refused_publish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All versions were read again each time: up to 1,000 records, for anybody who may publish."""
+    async with in_loop(tmp_path, 2) as cluster, asking(cluster, 0) as http, asking(cluster, 1) as other:
+        await created(http)
+        for schema in (V1, V2):
+            assert (await http.patch("/v1/topics/t", json={"schema": schema})).status_code == 200
+        await until(lambda: inside.topic(cluster.brokers[1], "t").layout.schema_id == 2)
+        key = keys.SCHEMAS.key("t", inside.topic(cluster.brokers[1], "t").record.incarnation, 1)
+        entry = await cluster.coordination.get(key)
+        assert entry is not None
+        await cluster.coordination.commit([], [Put(key, b'{"schema": "of a newer form"}')])
+        reads: list[str] = []
+
+        def counted(coordination: Any, prefix: str, *more: Any, **options: Any) -> Any:
+            reads.append(prefix)
+            return entries(coordination, prefix, *more, **options)
+
+        monkeypatch.setattr(schema_versions, "entries", counted)
+        refused = [(await send(other, {"k": "a", "z": 1})).status_code for _ in range(5)]
+        assert (refused, len(reads)) == ([503] * 5, 1)
+        await cluster.coordination.commit([], [Put(key, entry.value)])
+        await UNREADABLE_RECORDS.refresh(cluster.coordination)
+        refused = [(await send(other, {"k": "a", "z": 1})).status_code for _ in range(5)]
+        assert (refused, len(reads)) == ([422] * 5, 2)
 
 
 @pytest.mark.parametrize("method", ["GET", "PATCH"])
