@@ -42,6 +42,7 @@ SENDINGS = 5  # at least, for each lease
 LOG_S = 10.0
 logger = logging.getLogger(__name__)
 POLL_S = 0.002
+AGAIN_S = 0.2  # before an announcement whose outcome is unknown is made again
 STALL_LEASES = 6
 JOINS = 4  # attempts to write the key; a rise of the cluster's level makes two fail
 
@@ -217,7 +218,9 @@ class Membership:
             grpc_url=identity.grpc_url,
         )
         self._held = Versioned.new(record).replace(proofs=prove(identity.id, record))
-        self._announcing = asyncio.Lock()
+        self._unannounced: dict[str, bool] = {}  # members of the record that may not be stored yet
+        self._announcing: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
         self._lease_s = lease_s
         self._on_lost = on_lost
         self._valid_until_s = 0.0
@@ -268,9 +271,10 @@ class Membership:
         """Ends the lease, and with it all keys tied to it; if coordination does not answer, the lease ends by
         itself."""
         self._end()
-        if self._renewal is not None:
-            self._renewal.cancel()
-            await asyncio.wait([self._renewal])
+        if tasks := [task for task in (self._renewal, self._announcing) if task is not None]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
         if self._background is not None:
             await self._background.stop()
             self._end()  # a renewal may have been answered meanwhile
@@ -291,18 +295,39 @@ class Membership:
         return await self._announce(suspicion_exempt=False)
 
     async def _announce(self, **changes: bool) -> bool:
+        self._unannounced |= changes
+        try:
+            return await self._write_record()
+        except BaseException:
+            if self._announcing is None or self._announcing.done():
+                self._announcing = asyncio.create_task(self._announce_again(), name="announcing")
+            raise
+
+    async def _announce_again(self) -> None:
+        """Tries until the outcome is known. Behind a write without an answer, which may also land late, `compare` does
+        not hold, and each transaction of this broker would fail though the lease lives."""
+        while self._unannounced and not self._ended:
+            await asyncio.sleep(AGAIN_S)
+            with suppress(CoordinationUnavailable):
+                await self._write_record()
+
+    async def _write_record(self) -> bool:
         key = BROKERS.key(self.broker)
-        async with self._announcing:  # each change compares the revision that the one before has made
-            there = await self._coordination.get(key)
-            if there is None:
-                return False
-            self._held = self._held.stored(there.revision)  # of a change whose answer was lost, which nobody else makes
-            held = self._held.replace(**changes)
-            put = Put(key, BROKERS.encode(held), self.lease)
-            revision = await self._coordination.commit([self.compare()], [put])
-            if revision is not None:
-                self._held = held.stored(revision)
-            return revision is not None
+        async with self._writing:  # each change compares the revision that the one before has made
+            while there := await self._coordination.get(key):
+                self._held = self._held.stored(there.revision)  # of a write without an answer: nobody else writes it
+                changes = self._unannounced.copy()
+                held = self._held.replace(**changes)
+                revision = await self._coordination.commit(
+                    [self.compare()], [Put(key, BROKERS.encode(held), self.lease)]
+                )
+                if revision is not None:
+                    self._held = held.stored(revision)
+                    self._unannounced = {
+                        name: value for name, value in self._unannounced.items() if name not in changes
+                    }
+                    return True
+        return False
 
     @property
     def is_exempt(self) -> bool:

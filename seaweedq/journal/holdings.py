@@ -186,6 +186,10 @@ class Holdings:
         """Returns the holdings of a broker's journal."""
         return {one.id for one in self._held.values() if one.owner == owner}
 
+    def count(self, owner: str) -> int:
+        """Returns how many commits of a broker's journal are held."""
+        return sum(len(one) for one in self._held.values() if one.owner == owner)
+
     def hold(self, owner: str, data: bytes) -> HoldAnswer:
         """Does what the broker `owner` asks for its own journal. Raises UnreadableBody."""
         header, commits = decode_hold(data)

@@ -1,5 +1,7 @@
 """What a mirror has room for: it counts what it has to keep, and no commit twice."""
 
+import sys
+
 import pytest
 
 from seaweedq.clock import SystemIds
@@ -37,3 +39,12 @@ def test_one_that_has_no_room_keeps_what_it_has() -> None:
     assert holdings.hold("o", call(holding, 0, 2, 1)).state is HoldState.FULL
     assert holdings.size_bytes == 2 * COMMIT.size_bytes
     assert [(one.first, one.end) for one in holdings.fence("o")] == [(0, 2)]
+
+
+def test_a_small_commit_keeps_no_large_call() -> None:
+    """It kept the other commits of its call, of up to 32 MiB, and counted as itself alone."""
+    holdings, holding = opened(10 * COMMIT.size_bytes)
+    data = call(holding, 0, 0, 2)
+    before = sys.getrefcount(data)
+    assert holdings.hold("o", data).end == 2
+    assert sys.getrefcount(data) == before

@@ -1,8 +1,9 @@
 """Drops the holdings of other brokers' mirrored journals that nobody can need any more; a broker that stops waits until
 that is so for all.
 
-A holding goes when its owner says so (journal/holdings), or when the owner's journal has no key any more, or was
-recovered: never because no set names it yet. The views may be behind, so the key is read again before.
+A holding goes when its owner says so (journal/holdings), or when the owner's journal was recovered, or has no key any
+more and `done` in the store: never because no set names it yet. The views may be behind, so the key is read again
+before. A key alone that is gone says nothing: coordination may have been set back to before the owner joined.
 """
 
 import asyncio
@@ -15,6 +16,8 @@ from seaweedq.coordination.roster import Roster, is_recovered
 from seaweedq.coordination.versioned import Unreadable
 from seaweedq.errors import CoordinationUnavailable, SeaweedqError
 from seaweedq.journal.holdings import Holdings
+from seaweedq.journal.object_format import list_journal
+from seaweedq.storage.interface import ObjectStore
 
 LOOK_S = 5.0
 WAIT_S = 0.1
@@ -24,8 +27,9 @@ logger = logging.getLogger(__name__)
 class HeldJournals(Service):
     """Drops holdings, and waits for sets and recoveries that need them."""
 
-    def __init__(self, holdings: Holdings, coordination: Coordination, roster: Roster) -> None:
+    def __init__(self, holdings: Holdings, store: ObjectStore, coordination: Coordination, roster: Roster) -> None:
         self._holdings = holdings
+        self._store = store
         self._coordination = coordination
         self._roster = roster
 
@@ -48,14 +52,19 @@ class HeldJournals(Service):
                 logger.warning("copies of the journals of dead brokers could not be deleted yet: %s", error)
 
     async def drop(self) -> None:
-        """Drops the holdings of journals that are gone or recovered. Raises CoordinationUnavailable."""
+        """Drops the holdings of journals that nobody needs. Raises CoordinationUnavailable, StoreUnavailable."""
         for owner in self._holdings.owners():
             known = self._roster.journal(owner)
             if known is not None and (isinstance(known, Unreadable) or not known.record.recovered):
                 continue
-            there = await self._coordination.get(keys.JOURNALS.key(owner))
-            if there is None or is_recovered(there):
+            if await self._is_over(owner):
                 self._holdings.forget(owner)
+
+    async def _is_over(self, owner: str) -> bool:
+        there = await self._coordination.get(keys.JOURNALS.key(owner))
+        if there is not None:
+            return is_recovered(there)
+        return not self._holdings.count(owner) or (await list_journal(self._store, owner)).is_done
 
     async def _are_named(self) -> bool:
         for owner in self._holdings.owners():

@@ -14,6 +14,8 @@ from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable
 from seaweedq.journal.holdings import HoldHeader, Holdings, PackedCommit, encode_hold
+from seaweedq.journal.object_format import put_done
+from seaweedq.storage.memory import MemoryStore
 from tests.support.journal.sim_disk import acks
 
 
@@ -24,7 +26,8 @@ class World:
         self.coordination = MemoryCoordination(SystemClock())
         self.roster = Roster(self.coordination)
         self.holdings = Holdings(1 << 20, SystemIds())
-        self.held = HeldJournals(self.holdings, self.coordination, self.roster)
+        self.store = MemoryStore()
+        self.held = HeldJournals(self.holdings, self.store, self.coordination, self.roster)
         opened = self.holdings.hold("o", encode_hold(HoldHeader(), ()))
         self.holding = opened.holding
         commits = [PackedCommit.pack(acks(b"0"))]
@@ -54,12 +57,31 @@ async def test_it_stays_as_long_as_the_journal_may_be_needed() -> None:
     assert world.holdings.of("o")
 
 
-@pytest.mark.parametrize("how", ["gone", "recovered"])
+async def test_it_stays_if_coordination_forgets_the_journal() -> None:
+    """As a restored backup of coordination from before the owner joined does. The last copies were dropped then."""
+    world = World()
+    await world.journal()
+    await world.roster.load()
+    await world.coordination.commit([], [Delete(keys.JOURNALS.key("o"))])
+    await world.roster.load()
+    await world.held.drop()
+    assert world.holdings.count("o") == 1
+
+
+async def test_an_empty_one_goes_with_the_key() -> None:
+    world = World()
+    world.holdings.hold("o", encode_hold(HoldHeader(world.holding, stored=1, first=1), ()))
+    await world.held.drop()
+    assert world.holdings.of("o") == set()
+
+
+@pytest.mark.parametrize("how", ["done", "recovered"])
 async def test_it_goes_with_the_journal(how: str) -> None:
     world = World()
     await world.journal()
     await world.roster.load()
-    if how == "gone":
+    if how == "done":
+        await put_done(world.store, "o")
         await world.coordination.commit([], [Delete(keys.JOURNALS.key("o"))])
     else:
         await world.journal(recovered=True)
