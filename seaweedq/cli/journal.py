@@ -40,6 +40,8 @@ def accept_loss(
 def loss_line(answer: dict[str, Any]) -> str:
     """Describes an accepted loss in a line."""
     missing_s, mirrors = answer["missing_s"], ", ".join(answer["mirrors"])
-    missing = "its messages that are not in files" if missing_s is None else f"its messages of up to {missing_s:g} s"
+    missing = "its messages that are not in files"
+    if missing_s is not None:
+        missing = f"its messages of up to {missing_s:g} s, more if the store was unavailable,"
     where = f", which only {answer['broker']} and {mirrors} had" if mirrors else ""
     return f"the loss of the journal of {answer['broker']} is accepted: {missing} may be missing{where}"

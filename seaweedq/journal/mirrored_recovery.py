@@ -81,10 +81,7 @@ class DeadMirroredJournal:
         self._copied = range(0)
 
     async def fence(self) -> None:
-        if self._is_recovered:
-            await self._slots.fence()
-            return
-        if (await list_journal(self._store, self._broker)).is_done:
+        if self._is_recovered or (await list_journal(self._store, self._broker)).is_done:
             await self._slots.fence()
             return
         try:
@@ -188,8 +185,9 @@ class DeadMirroredJournal:
             try:
                 return *await self._copy_from(at), bool(members) and chosen.holding not in members
             except LookupError as error:
-                logger.warning("journal copy %s at broker %s cannot be read: %s", chosen.holding, at.broker, error)
-                silent.append(at.broker)
+                at_broker = f"broker {at.broker}" if at.broker else "this broker"
+                logger.warning("journal copy %s at %s cannot be read: %s", chosen.holding, at_broker, error)
+                silent += filter(None, [at.broker])
                 found.remove(at)
         if members and not self._is_given_up:
             mirrors = [one.broker for one in record.members]

@@ -60,10 +60,9 @@ logger = logging.getLogger(__name__)
 
 
 class SlotWriter:
-    """A writer of slots, several at a time. `failing` is why the last try of a put failed, None after a success."""
+    """A writer of slots, several at a time."""
 
     def __init__(self, store: ObjectStore, clock: Clock, sleep: Sleep, budget: PutBudget) -> None:
-        self.failing: StoreUnavailable | None = None
         self._store = store
         self._clock = clock
         self._sleep = sleep
@@ -100,10 +99,8 @@ class SlotWriter:
             if not await self._create(name, data):
                 await self._check_mine(header)
         except StoreUnavailable as error:
-            self.failing = error
             logger.warning("the journal object %s is not stored yet (%s); retrying", name, error)
             return False
-        self.failing = None
         return True
 
     async def _create(self, name: str, data: bytes) -> bool:
@@ -197,11 +194,6 @@ class ObjectJournal:
     def budget(self) -> PutBudget:
         """Returns the budget, which has counted the puts: of commits, of empty slots, repeated and hedged ones."""
         return self._pacer.budget
-
-    @property
-    def failing(self) -> StoreUnavailable | None:
-        """Returns why the last try of a put failed; None after a success."""
-        return self._writer.failing
 
     async def append(self, frames: Sequence[Frame]) -> int:
         return await asyncio.shield(self.begin(frames))

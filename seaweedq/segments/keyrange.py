@@ -44,10 +44,6 @@ class KeyRange:
         hash."""
         return self.cut([self.low + len(self) // 2])
 
-    def adjacent(self, other: "KeyRange") -> bool:
-        """Tells whether one range begins where the other ends."""
-        return self.high == other.low or other.high == self.low
-
 
 def tile(n: int) -> list[KeyRange]:
     """Cuts the whole key space into `n` ranges, in order, whose sizes differ by at most one."""

@@ -13,7 +13,12 @@ from seaweedq.cli.main import app
 @pytest.mark.parametrize(
     ("missing_s", "mirrors", "says"),
     [
-        (10.0, ["m1", "m2"], "its messages of up to 10 s may be missing, which only b and m1, m2 had"),
+        (
+            10.0,
+            ["m1", "m2"],
+            "its messages of up to 10 s, more if the store was unavailable, may be missing, which only "
+            "b and m1, m2 had",
+        ),
         (None, [], "its messages that are not in files may be missing"),
     ],
 )

@@ -9,10 +9,10 @@ import pytest
 
 from seaweedq.errors import Fenced, JournalDamaged, JournalUnavailable, StoreUnavailable
 from seaweedq.journal.interface import DeadJournal, Journal, JournalUnreachable, Seen
-from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.segments.frames import Commit, Frame, FrameKind, empty_entry_frame
 from tests.support.journal.backends import BACKENDS, BROKER, IN_BACKENDS, Backend
 from tests.support.journal.claims import unbounded
+from tests.support.journal.memory_journal import MemoryJournal
 from tests.support.journal.sim_disk import acks
 
 Held = Callable[[], Awaitable[list[Commit]]]

@@ -31,7 +31,7 @@ def test_nothing_is_lost_with_a_mirror_or_a_paused_owner(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("journal", "missing"),
     [
-        later("mirrored", "its messages of up to 10 s may be missing"),
+        later("mirrored", "its messages of up to 10 s, more if the store was unavailable, may be missing"),
         soaked("file", "its messages that are not in files may be"),
     ],
 )

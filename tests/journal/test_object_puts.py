@@ -158,16 +158,3 @@ async def test_patience_follows_the_usual_time(store: HeldStore, hands: Hands) -
     await hands.turn(0.03)
     assert len(store.puts) == tries + 1
     append.cancel()
-
-
-async def test_why_a_put_fails_is_told_until_one_succeeds(store: HeldStore, hands: Hands) -> None:
-    journal = journal_of(store, hands)
-    append = asyncio.create_task(journal.append(acks(b"a")))
-    await settle()
-    assert journal.failing is None
-    await store.puts[0].lose()
-    assert "no answer" in str(journal.failing)
-    await hands.turn(0.05)
-    await store.puts[1].end()
-    await append
-    assert journal.failing is None

@@ -88,6 +88,7 @@ class Pulling:
                 raise NotReady("the broker is stopping; pull again")
             if (subscription.closed or result.held_back) and not poll.is_over:
                 return None
+            asked &= result.stale  # what was here, or missing, meanwhile is known anew
             unsure = result.missing | (result.stale - asked)
             if unsure:
                 if attempt.has_changed and not poll.is_over:

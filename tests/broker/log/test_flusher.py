@@ -18,9 +18,9 @@ from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.checks import InvariantViolated
 from seaweedq.clock import SystemIds
 from seaweedq.errors import NotOwner
-from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.segments.entry import Seal
 from tests.support.brokers.commit_parts import StillClock, append, give, running, segment
+from tests.support.journal.memory_journal import MemoryJournal
 from tests.support.levels import newest
 
 MIB = 1024 * 1024

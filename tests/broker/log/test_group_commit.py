@@ -19,10 +19,10 @@ from seaweedq.errors import Fenced, JournalUnavailable, NotReady, StoreUnavailab
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.journal.file_recovery import read_journal
-from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.segments.frames import Frame, FrameKind, rows_of
 from seaweedq.segments.producers import Duplicate, New, Sequences
 from tests.support.brokers.commit_parts import LAYOUT, StillClock, append, give, running, segment, single, values
+from tests.support.journal.memory_journal import MemoryJournal
 from tests.support.levels import newest
 
 

@@ -27,7 +27,6 @@ from seaweedq.concurrency.futures import Signal
 from seaweedq.coordination.records import TopicConfig, TopicRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import JournalUnavailable, NotReady, SequenceOutOfOrder
-from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.keyrange import hash_key, tile
 from seaweedq.segments.layout import Format, Layout
@@ -37,6 +36,7 @@ from seaweedq.storage.local import LocalStore
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import Gate, held, make_topic, publish, running
+from tests.support.journal.memory_journal import MemoryJournal
 
 LAYOUT = Layout.from_format(Format.JSON)
 

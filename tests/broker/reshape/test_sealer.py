@@ -23,13 +23,13 @@ from seaweedq.clock import Clock, SystemIds
 from seaweedq.coordination.records import Intent, Successor, TopicConfig, TopicRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner
-from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.levels import HIGHEST
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.producers import FORWARD, Duplicate, ProducerTables
 from tests.support.brokers import inside
 from tests.support.brokers.commit_parts import StillClock, segment
 from tests.support.brokers.in_process_cluster import until
+from tests.support.journal.memory_journal import MemoryJournal
 from tests.support.levels import newest
 from tests.support.reshape.judging import chain_of
 from tests.support.reshape.scene import Scene, scene

@@ -28,7 +28,6 @@ from seaweedq.journal.file_journal import file_path, journal_files
 from seaweedq.journal.file_recovery import read_journal
 from seaweedq.journal.home_folder import HomeFolder
 from seaweedq.journal.interface import NOTHING_SEEN, DeadJournal, Journal, Journals
-from seaweedq.journal.memory_journal import MemoryJournal, MemoryJournals
 from seaweedq.journal.mirrored_journal import MirroredJournal, MirrorRules
 from seaweedq.journal.object_format import SlotHeader, SlotKind, encode_slot, list_journal, list_slots, slot_name
 from seaweedq.journal.object_recovery import read_slots
@@ -37,6 +36,7 @@ from seaweedq.segments.frames import Commit, Frame
 from seaweedq.storage.memory import MemoryStore
 from tests.support.fixtures.services import s3_store
 from tests.support.journal.claims import unbounded
+from tests.support.journal.memory_journal import MemoryJournal, MemoryJournals
 from tests.support.journal.mirrors import MemoryMirrors
 from tests.support.journal.sim_disk import CountedIds, acks
 from tests.support.levels import newest
