@@ -398,7 +398,7 @@ class Broker:
         )
         self.suspecting = Suspecting(context, self.process.revoked, self.reading)
         self._maintenance = Maintenance(context, self.log, self.subscribing.dispatcher)
-        held = HeldJournals(self.process.journals.holdings, context.store, context.coordination, context.roster)
+        held = HeldJournals(self.process.journals.holdings, context.journals, context.coordination, context.roster)
         return (
             self._maintenance,
             self.load,

@@ -37,7 +37,7 @@ from seaweedq.journal.interface import (
 )
 from seaweedq.journal.mirrored_journal import MirroredJournal, MirrorRules
 from seaweedq.journal.mirrored_recovery import DeadMirroredJournal
-from seaweedq.journal.object_format import SlotHeader, SlotHeaders
+from seaweedq.journal.object_format import SlotHeader, SlotHeaders, list_journal
 from seaweedq.journal.object_journal import ObjectJournal
 from seaweedq.journal.object_recovery import DeadObjectJournal, needed, stated, sweep
 from seaweedq.journal.pacing import Pace
@@ -82,6 +82,9 @@ class JournalKinds:
 
     async def needed(self) -> list[NeededJournal]:
         return [journal for backend in self._backends.values() for journal in await backend.needed()]
+
+    async def is_done(self, broker: str) -> bool:
+        return any([await backend.is_done(broker) for backend in self._backends.values()])
 
     async def stated(self) -> Seen:
         return max([await backend.stated() for backend in self._backends.values()])
@@ -161,6 +164,10 @@ class FileJournals:
         """Does as Journals, for those of this home folder."""
         found = [await self._run(partial(self._needed, broker)) for broker in await self._run(self._folders)]
         return [journal for journal in found if journal is not None]
+
+    async def is_done(self, broker: str) -> bool:
+        """Does as Journals, for those of this home folder."""
+        return await self._run(partial(self._is_done, broker))
 
     async def stated(self) -> Seen:
         """Does as Journals, for those of this home folder."""
@@ -248,6 +255,10 @@ class ObjectJournals:
         """Does as Journals, for those of the store."""
         return [_needed_in_store(broker, found) for broker, found in await needed(self.store)]
 
+    async def is_done(self, broker: str) -> bool:
+        """Does as Journals, for those of the store."""
+        return (await list_journal(self.store, broker)).is_done
+
     async def stated(self) -> Seen:
         """Does as Journals, for those of the store."""
         return await stated(self.store)
@@ -296,6 +307,9 @@ class MirroredJournals:
 
     async def needed(self) -> list[NeededJournal]:
         return []
+
+    async def is_done(self, broker: str) -> bool:
+        return False
 
     async def stated(self) -> Seen:
         return NOTHING_SEEN

@@ -221,6 +221,10 @@ class Journals(Protocol):
         A journal that is removed meanwhile may be among them, with an older moment: look again.
         """
 
+    async def is_done(self, broker: str) -> bool:
+        """Tells whether the store, or this process's home folder, says that nothing in a broker's journal is needed,
+        whatever coordination knows of it. Raises Unavailable."""
+
     async def stated(self) -> Seen:
         """Returns the highest moment that journals state which are done: of the store, and of this process's home
         folder. Raises Unavailable."""

@@ -77,7 +77,7 @@ async def test_its_comparison_holds_as_long_as_it_lives(coordination: Coordinati
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "later"])
-async def test_its_comparison_holds_again_behind_an_announcement_whose_answer_is_lost(
+async def test_its_comparison_holds_again_behind_a_lost_answer(
     coordination: Coordination, member: Membership, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     """Each of its transactions failed, without end. The write may land behind a look that did not see it."""

@@ -3,7 +3,6 @@
 A name that changes changes here alone. What a test needs of a whole broker is in `tests/support/brokers/inside.py`.
 """
 
-from math import inf
 from typing import Any
 
 
@@ -32,11 +31,6 @@ def use_rule(partition: Any, rule: Any) -> None:
 def near_the_bound(admin: Any, most: Any) -> None:
     """Has an administration of topics take the cluster for one that may have so many."""
     quota(admin)._most = most
-
-
-def ask_again(time: Any) -> None:
-    """Has a time of the cluster ask the other brokers at once."""
-    time._asked_s = -inf
 
 
 def forget_example(store: Any) -> None:

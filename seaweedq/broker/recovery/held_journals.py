@@ -16,8 +16,7 @@ from seaweedq.coordination.roster import Roster, is_recovered
 from seaweedq.coordination.versioned import Unreadable
 from seaweedq.errors import CoordinationUnavailable, SeaweedqError
 from seaweedq.journal.holdings import Holdings
-from seaweedq.journal.object_format import list_journal
-from seaweedq.storage.interface import ObjectStore
+from seaweedq.journal.interface import Journals
 
 LOOK_S = 5.0
 WAIT_S = 0.1
@@ -27,9 +26,9 @@ logger = logging.getLogger(__name__)
 class HeldJournals(Service):
     """Drops holdings, and waits for sets and recoveries that need them."""
 
-    def __init__(self, holdings: Holdings, store: ObjectStore, coordination: Coordination, roster: Roster) -> None:
+    def __init__(self, holdings: Holdings, journals: Journals, coordination: Coordination, roster: Roster) -> None:
         self._holdings = holdings
-        self._store = store
+        self._journals = journals
         self._coordination = coordination
         self._roster = roster
 
@@ -64,7 +63,7 @@ class HeldJournals(Service):
         there = await self._coordination.get(keys.JOURNALS.key(owner))
         if there is not None:
             return is_recovered(there)
-        return not self._holdings.count(owner) or (await list_journal(self._store, owner)).is_done
+        return not self._holdings.count(owner) or await self._journals.is_done(owner)
 
     async def _are_named(self) -> bool:
         for owner in self._holdings.owners():

@@ -296,8 +296,8 @@ class AckHandler:
         if unsure := set(numbers) - ends.keys():
             asked = await self._readables.refresh(topic, unsure)
             ends = await self._known_ends(topic, numbers, ids, asked)
-        if unsure := sorted(set(numbers) - ends.keys())[:10]:
-            raise Unavailable(f"the ends of segments {unsure} are not known yet; try again", segments=unsure)
+        if left := sorted(set(numbers) - ends.keys())[:10]:
+            raise Unavailable(f"the ends of segments {left} are not known yet; try again", segments=left)
         for number in ends:
             if number in subscription.frontier.open:
                 subscription.cursor(number)

@@ -1,6 +1,7 @@
 """What a process holds of other brokers' journals: it goes when nobody can need it, and a stop waits for that."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from seaweedq.coordination.records import JournalRecord, MirrorMember, MirrorsRe
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable
+from seaweedq.journal.backends import ObjectJournals
 from seaweedq.journal.holdings import HoldHeader, Holdings, PackedCommit, encode_hold
 from seaweedq.journal.object_format import put_done
 from seaweedq.storage.memory import MemoryStore
@@ -27,7 +29,9 @@ class World:
         self.roster = Roster(self.coordination)
         self.holdings = Holdings(1 << 20, SystemIds())
         self.store = MemoryStore()
-        self.held = HeldJournals(self.holdings, self.store, self.coordination, self.roster)
+        nothing: Any = None
+        journals = ObjectJournals(nothing, self.store, nothing, SystemIds(), nothing, nothing)
+        self.held = HeldJournals(self.holdings, journals, self.coordination, self.roster)
         opened = self.holdings.hold("o", encode_hold(HoldHeader(), ()))
         self.holding = opened.holding
         commits = [PackedCommit.pack(acks(b"0"))]

@@ -150,6 +150,9 @@ class Quorums:
     async def needed(self) -> list[NeededJournal]:
         return []
 
+    async def is_done(self, broker: str) -> bool:
+        return False
+
     async def stated(self) -> Seen:
         return NOTHING_SEEN
 

@@ -127,6 +127,9 @@ class MemoryJournals:
     async def needed(self) -> list[NeededJournal]:
         return [NeededJournal(broker, self.describe(broker)) for broker, one in self._journals.items() if one.commits]
 
+    async def is_done(self, broker: str) -> bool:
+        return False
+
     async def stated(self) -> Seen:
         return NOTHING_SEEN
 
