@@ -5,12 +5,13 @@ Each step writes its own members: `sender` the look at peers, `route`, `resource
 and `is_relayed` the authentication, `meter` the limits, `outcome`, `has_created` and `issued` the handlers.
 """
 
+import asyncio
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 from seaweedq.access.limits import Account
@@ -20,6 +21,7 @@ from seaweedq.broker.access import ClientCertificate
 from seaweedq.clock import Clock, Durations, by_outcome
 from seaweedq.errors import InvalidRequest, UnreadableBody
 
+T = TypeVar("T")
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -220,6 +222,20 @@ class Request:
         """Returns once the client has gone."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+    async def while_there(self, work: Coroutine[Any, Any, T]) -> T:
+        """Returns the result of `work`, which is cancelled if the client disconnects, so that nothing is leased to a
+        disconnected client. Raises ClientGone."""
+        working, gone = asyncio.create_task(work), asyncio.create_task(self.until_gone())
+        try:
+            await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise ClientGone
+        finally:
+            working.cancel()
+            gone.cancel()
+            del working, gone  # an error refers to this frame, and its task to the error
 
 
 class Answer(NamedTuple):

@@ -1,7 +1,7 @@
 """Answers other brokers' calls below /internal, in msgpack. Only brokers may use these routes. Each call is declared at
 its handler, with its name and the message that it takes (broker/rpc/messages)."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -43,7 +43,7 @@ from seaweedq.journal.holdings import FenceCall, HeldCall
 
 HELLO = "hello"
 FORWARD_BYTES = 64 * 1024 * 1024  # of a body; forwards are cut at 8 MiB, and one forwarded frame may be larger
-Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
+Handler = TypeVar("Handler", bound=Callable[..., Coroutine[Any, Any, Any]])
 router = Router("cluster")
 _encode = msgspec.msgpack.encode
 
@@ -52,12 +52,13 @@ _encode = msgspec.msgpack.encode
 class _Call:
     """An internal call: its handler, the decoder of its message (None if it takes no message), and whether the handler
     takes a topic as its first argument. Brokers answer a call about a holding until the end of a stop; its handler
-    takes the caller's id first, and returns bytes."""
+    takes the caller's id first, and returns bytes. One that `leases` ends with the connection: the caller has died."""
 
-    handler: Callable[..., Awaitable[Any]]
+    handler: Callable[..., Coroutine[Any, Any, Any]]
     decode: Callable[[bytes], Any] | None
     has_topic: bool
     of_holding: bool
+    leases: bool
 
 
 _CALLS: dict[str, _Call] = {}
@@ -67,12 +68,14 @@ def _raw(content: bytes) -> bytes:
     return bytes(content)
 
 
-def _answers(name: str, takes: Any = None, topic: bool = False, holding: bool = False) -> Callable[[Handler], Handler]:
+def _answers(
+    name: str, takes: Any = None, topic: bool = False, holding: bool = False, leases: bool = False
+) -> Callable[[Handler], Handler]:
     """Declares a call with this name. `takes` is the message's type, or a function that decodes its bytes."""
 
     def declare(handler: Handler) -> Handler:
         decode = msgspec.msgpack.Decoder(takes).decode if isinstance(takes, type) else takes
-        _CALLS[name] = _Call(handler, decode, topic, holding)
+        _CALLS[name] = _Call(handler, decode, topic, holding, leases)
         return handler
 
     return declare
@@ -112,7 +115,8 @@ class Internal:
                         return Answer(200, await call.handler(self, request.sender, *asked))
                     if call.has_topic:
                         asked = (await self._topic(*asked), *asked)
-                    return Answer(200, _encode(await call.handler(self, *asked)))
+                    work = call.handler(self, *asked)
+                    return Answer(200, _encode(await (request.while_there(work) if call.leases else work)))
         except msgspec.DecodeError as error:
             return Answer(422, _encode(ErrorMessage.from_error(UnreadableBody(str(error)))))
         except (PeerRefused, RouteNotFound):
@@ -224,7 +228,7 @@ class Internal:
     async def waits(self, call: WaitsCall) -> bool:
         return self.broker.subscribing.reports.receive(call)
 
-    @_answers(NEXT, StreamCall, topic=True)
+    @_answers(NEXT, StreamCall, topic=True, leases=True)
     async def next(self, topic: Topic, call: StreamCall) -> Any:
         return await self.broker.streaming.subscriptions.answer_next(topic, call)
 

@@ -7,13 +7,12 @@ the dispatcher's answer is lost and the broker repeats the request, it gets the 
 In Arrow the lease's name is a header, which is absent if there are no messages. Columns are written to the stream as
 they were read, never row by row. Adjacent rows with the same segment and schema form one batch."""
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import groupby
-from typing import Annotated, Any, Self, TypeAlias, TypeVar
+from typing import Annotated, Self, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -27,7 +26,7 @@ from seaweedq.api.connections.request_reader import RequestReader, decode_reques
 from seaweedq.api.handlers.fetch import EXAMPLE, Message
 from seaweedq.api.parameters import check_name
 from seaweedq.api.proxy import Proxy
-from seaweedq.api.request import EMPTY, WAITED, Answer, ClientGone, Request
+from seaweedq.api.request import EMPTY, WAITED, Answer, Request
 from seaweedq.api.routes import HOT, OF_BODIES, OF_SUBSCRIPTION, SUBSCRIPTION, Lead, Router, Takes
 from seaweedq.api.services import Parts
 from seaweedq.broker.read import Readable, Target
@@ -257,7 +256,7 @@ class Pulls:
                 if found.messages:
                     return await self._delivered(request, topic, found, as_arrow)
         with waiting(request) if wanted.wait_s else nullcontext():
-            answer = await _while_there(request, search(request, topic, name, wanted))
+            answer = await request.while_there(search(request, topic, name, wanted))
         if _is_empty(answer):
             request.outcome = EMPTY
         elif wanted.wait_s:
@@ -345,18 +344,3 @@ def _is_empty(answer: Answer) -> bool:
     if headers.get("content-type") == ARROW:
         return "lease" not in headers
     return bytes(answer.body[-len(NONE) :]) == NONE
-
-
-async def _while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of `work`, which is cancelled if the client disconnects, so that nothing is leased to a
-    disconnected client. Raises ClientGone."""
-    working, gone = asyncio.create_task(work), asyncio.create_task(request.until_gone())
-    try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise ClientGone
-    finally:
-        working.cancel()
-        gone.cancel()
-        del working, gone  # an error refers to this frame, and its task to the error

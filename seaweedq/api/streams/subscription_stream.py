@@ -153,7 +153,8 @@ class SubscriptionStreamRoute:
         with their ids and a new deadline, and then new messages. If the lease has ended, the stream starts at the first
         unacked message. Continue a stream under the same `consumer`; a different consumer gets 409 `lease-of-another`.
         Only one connection at a time should continue a stream. In `ordered` mode, a new stream starts with the messages
-        that its `consumer` already holds.
+        that its `consumer` already holds, and this consumer's older streams get no messages as long as the new stream
+        lasts.
 
         A WebSocket receives `{"messages": [...], "lease": "..."}` for each batch. The client sends `{"ack": {"ids":
         ["0-17"]}}`, `nack` or `extend`, each with the same body as the HTTP request, and optionally with `traceparent`

@@ -186,7 +186,7 @@ class AckHandler:
         """Has a connection of a stream get nothing any more. With `free` all leases of its stream end at once, and
         their messages are delivered again without a delay."""
         subscription, now_s = await self._opened.open(topic, name), self._clock.monotonic_s()
-        subscription.leases.streams.leave(position.connection, now_s)
+        subscription.leases.streams.leave(position, free, now_s)
         if free:
             subscription.expire(list(subscription.cursors), now_s)
             for delivery, offsets, _ in subscription.held_by_stream(position.stream).values():

@@ -26,6 +26,7 @@ from seaweedq.concurrency.futures import Signal
 from seaweedq.errors import LeaseEnded, LeaseOfAnother
 
 LEFT_S = 120.0  # for so long a connection that has left gets nothing
+ASKS_S = 40.0  # a stream with a reader asks at least each COMMENT_S (api/streams/session)
 FEW = 64  # numbers that are faster looked up one by one than by arrays
 UNKNOWN = -1  # no lease and no consumer has this number
 ANYBODY = ""  # pulls without a consumer count as one
@@ -260,6 +261,7 @@ class Streams:
     def __init__(self) -> None:
         self._streams: dict[str, StreamLeases] = {}
         self._left: dict[str, float] = {}
+        self._asked_s: dict[str, dict[str, float]] = {}  # by consumer, of its streams, the newest one last
 
     def get(self, stream: str) -> StreamLeases:
         """Returns the leases of a stream."""
@@ -282,9 +284,23 @@ class Streams:
         for stream in self._streams.values():
             stream.freed.wake()
 
-    def leave(self, connection: str, now_s: float) -> None:
-        """Has a connection get nothing any more: a pull of it may still wait here."""
-        self._left[connection] = now_s
+    def is_newest(self, position: Position, now_s: float) -> bool:
+        """Tells whether this is the newest stream of a consumer that has a name, of those that ask. Nobody may read an
+        older one, whose broker does not know that yet."""
+        if position.consumer == position.stream:
+            return True
+        asked_s = self._asked_s.get(position.consumer, {})
+        if position.stream not in asked_s and (position.serial or position.resumed):  # it began earlier
+            asked_s = {position.stream: now_s, **asked_s}
+        asked_s[position.stream] = now_s
+        self._asked_s[position.consumer] = asked_s
+        return position.stream == [stream for stream, at_s in asked_s.items() if now_s - at_s < ASKS_S][-1]
+
+    def leave(self, position: Position, free: bool, now_s: float) -> None:
+        """Has a connection get nothing any more: a pull of it may still wait here. With `free` its stream has ended."""
+        self._left[position.connection] = now_s
+        if free:
+            self._asked_s.get(position.consumer, {}).pop(position.stream, None)
 
     def has_left(self, connection: str) -> bool:
         """Tells whether a connection has left."""
@@ -298,6 +314,11 @@ class Streams:
             if not stream.serials:
                 del self._streams[name]
         self._left = {one: left_s for one, left_s in self._left.items() if now_s - left_s < LEFT_S}
+        asked_s = {
+            consumer: {stream: at_s for stream, at_s in streams.items() if now_s - at_s < ASKS_S}
+            for consumer, streams in self._asked_s.items()
+        }
+        self._asked_s = {consumer: streams for consumer, streams in asked_s.items() if streams}
 
 
 @dataclass(slots=True)

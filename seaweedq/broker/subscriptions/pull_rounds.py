@@ -15,7 +15,9 @@ has taken is forgotten after KEPT_S. Retention may raise a segment's start durin
 
 The next turn of a stream is messages of it that its client does not have yet, or a new lease, or nothing. Nothing goes
 out over the stream's `max_in_flight`. A message that may have killed its consumer goes alone (policy): while a stream
-holds such messages it gets nothing, and if one is due it waits until the stream holds nothing.
+holds such messages it gets nothing, and if one is due it waits until the stream holds nothing. In `ordered` the newest
+stream of a consumer alone gets messages: nobody may read an older one any more, and what that gets would be missing in
+the newest one until a deadline ends.
 """
 
 import asyncio
@@ -215,7 +217,7 @@ class Leasing:
                 if lease and lease.consumer not in map(leases.known_consumer, (position.consumer, position.stream)):
                     raise of_another(position.lease, position.consumer)
             subscription.expire(list(subscription.cursors), now_s)
-            turn = next_turn(subscription, position)
+            turn = next_turn(subscription, position, now_s)
             if turn is None:
                 return RoundResult(PullResult(), held_back=True)
             if not isinstance(turn, Resend):
@@ -517,10 +519,12 @@ class NewLease:
     is_first: bool
 
 
-def next_turn(subscription: Subscription, position: Position) -> Resend | NewLease | None:
+def next_turn(subscription: Subscription, position: Position, now_s: float) -> Resend | NewLease | None:
     """Returns the turn that a stream gets behind its position; None if it has to wait. The caller has expired the
     leases."""
     leases = subscription.leases
+    if subscription.record.mode == "ordered" and not leases.streams.is_newest(position, now_s):
+        return None
     stream, before = leases.streams.get(position.stream), position.serial
     if position.resumed and not leases.find(position.lease):
         position = position.at(0)

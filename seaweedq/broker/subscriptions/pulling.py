@@ -121,7 +121,7 @@ class Pulling:
             subscription.check()
             now_s = self._clock.monotonic_s()
             subscription.expire(list(subscription.cursors), now_s)
-            if streams.has_left(position.connection) or next_turn(subscription, position) is not None:
+            if streams.has_left(position.connection) or next_turn(subscription, position, now_s) is not None:
                 return
             left_s = [deadline_s - now_s for deadline_s in subscription.deadlines()]
             await streams.get(position.stream).freed.wait(max(0.001, min([poll.left_s, *left_s])))

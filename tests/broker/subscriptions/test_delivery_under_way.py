@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from seaweedq.broker.subscriptions import policy, pull_rounds
+from seaweedq.broker.subscriptions.acking import Selection
 from seaweedq.broker.subscriptions.cursor import SegmentCursor
 from seaweedq.broker.subscriptions.delivery import SegmentDelivery
 from seaweedq.broker.subscriptions.leases import Asker, Position
@@ -471,6 +472,28 @@ async def test_a_stream_that_leaves_wakes_its_own_pull_alone(tmp_path: Path, mon
         for one in others:
             one.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+
+
+async def test_in_ordered_an_older_stream_of_a_consumer_gets_nothing(tmp_path: Path) -> None:
+    """Its broker had died. It took the next messages, and the newer stream went on behind them."""
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await publish(broker, topic, *"012345")
+        await subscribe(broker, topic)
+        dispatcher = inside.dispatcher(broker)
+        old, new = Position("old", "connection", "mine", 2), Position("new", "another", "mine", 2)
+        await dispatcher.pull(topic, "s", Pull(2, 0, "mine", position=old))
+        subscription = await dispatcher.open(topic, "s")
+        freed = subscription.leases.streams.get("old").freed
+        late = asyncio.create_task(dispatcher.pull(topic, "s", Pull(2, 60, "mine", position=old.at(1, 0, 1))))
+        await until(lambda: len(privates.waiters(freed)) == 1)
+        again = await dispatcher.pull(topic, "s", Pull(2, 0, "mine", position=new))
+        await dispatcher.ack(topic, "s", Selection(ids={0: [0, 1]}))
+        following = await dispatcher.pull(topic, "s", Pull(2, 30, "mine", position=new.at(1, 0, 1)))
+        assert [offsets(found.messages) for found in (again, following)] == [[0, 1], [2, 3]]
+        assert not late.done()
+        await dispatcher.leave(topic, "s", new, free=True)
+        assert offsets((await late).messages) == [2, 3]
 
 
 async def test_a_stream_that_is_held_back_waits_no_more_once_the_broker_leaves(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 consumer goes alone.
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -11,7 +12,7 @@ from hypothesis import given
 
 from seaweedq.broker.subscriptions.cursor import SegmentCursor
 from seaweedq.broker.subscriptions.delivery import SegmentDelivery
-from seaweedq.broker.subscriptions.leases import Leases, Position, Streams, parse_lease
+from seaweedq.broker.subscriptions.leases import ASKS_S, Leases, Position, Streams, parse_lease
 from seaweedq.broker.subscriptions.policy import FEW, PullLimits, Rules
 from seaweedq.broker.subscriptions.pull_rounds import NewLease, Resend, next_turn
 from seaweedq.broker.subscriptions.subscription import Subscription
@@ -33,6 +34,7 @@ class Shared:
 
     def __init__(self, segments: int = 2) -> None:
         self.leases = Leases()
+        self.record = SimpleNamespace(mode="shared")
         rules = Rules("shared")
         self.cursors = {
             number: SegmentCursor(Versioned.new(CursorRecord(1, 0)), rules, self.leases) for number in range(segments)
@@ -42,7 +44,7 @@ class Shared:
     held_by_stream = Subscription.held_by_stream
 
     def turn(self, position: Position) -> Resend | NewLease | None:
-        return next_turn(self, position)  # type: ignore[arg-type]
+        return next_turn(self, position, 0.0)  # type: ignore[arg-type]
 
     def lease(self, fresh: NewLease, consumer: str) -> list[tuple[int, int]]:
         """Leases what a new lease gets, as `Leasing` does."""
@@ -212,7 +214,7 @@ def test_streams_are_forgotten_once_they_hold_nothing() -> None:
     streams = Streams()
     streams.add("a.3", 1)
     streams.add("plain", 2)
-    streams.leave("gone", 0.0)
+    streams.leave(Position("a", "gone", "c", 1), free=False, now_s=0.0)
     assert streams.get("a").last == 3
     streams.sweep({1}, 1.0)
     assert streams.get("a").last == 3
@@ -229,3 +231,20 @@ def test_leases_named_like_a_streams_are_forgotten_beside_a_newer_one() -> None:
         streams.add(f"worker.{number}", number)
     streams.sweep({4}, 0.0)
     assert (streams.get("worker").serials, streams.get("worker").last) == ({4: 4}, 4)
+
+
+def test_the_newest_stream_of_a_consumer_is_the_one_that_began_last_and_asks() -> None:
+    streams = Streams()
+    old, new = (Position(name, name, "c", 10) for name in ("old", "new"))
+    assert streams.is_newest(old, 0)
+    assert streams.is_newest(new, 1)
+    assert not streams.is_newest(old, 2), "a later ask does not make it newer"
+    assert streams.is_newest(new, 2)
+    assert not streams.is_newest(old, 2 + ASKS_S - 1)
+    assert streams.is_newest(old, 2 + ASKS_S), "the newest one asks no more"
+    streams.sweep((), 2 + 3 * ASKS_S)
+    assert streams.is_newest(new, 2 + 3 * ASKS_S)
+    assert not streams.is_newest(old.at(3), 2 + 3 * ASKS_S), "it has had messages, so it began earlier"
+    streams.leave(new, free=True, now_s=200)
+    assert streams.is_newest(old.at(3), 201)
+    assert streams.is_newest(Position("one", "one", "one", 10), 0), "a stream without a name is a consumer of its own"
