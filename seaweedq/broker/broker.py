@@ -618,6 +618,8 @@ class Broker:
     def _roster_changed(self) -> None:
         """Listens to the roster: brokers or journals have come or gone."""
         self.accounts.set_brokers(self.roster.living)
+        if self.readiness.ready:
+            self.subscribing.dispatcher.end_streams(self.roster.alive)
         if self._maintenance:
             self.leadership.leader.wake()
             self.suspecting.wake()

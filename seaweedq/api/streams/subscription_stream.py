@@ -9,7 +9,8 @@ counts `credits` has none; then the dispatcher is not asked, and each COMMENT_S 
 subscription is still there. Each message that is sent takes a credit. *Ended*: the client has gone, the subscription
 was deleted, or the broker leaves; the dispatcher is told, so that no request that waits there leases anything more. The
 leases of a WebSocket end with that. Those of server-sent events stay until their deadline, since EventSource comes
-back. Nothing is written: a crash of this broker leaves leases that end at their deadline.
+back. Nothing is written: after a crash of this broker the dispatcher ends those of WebSockets once the roster says so,
+and the others end at their deadline.
 """
 
 import asyncio
@@ -159,7 +160,7 @@ class SubscriptionStreamRoute:
         A WebSocket receives `{"messages": [...], "lease": "..."}` for each batch. The client sends `{"ack": {"ids":
         ["0-17"]}}`, `nack` or `extend`, each with the same body as the HTTP request, and optionally with `traceparent`
         beside it. It receives their answers, or `{"error": {...}}`, in the same order. When the WebSocket closes, its
-        leases end immediately and count as an attempt. With the parameter `credits`, each message takes a credit, and
+        leases end immediately and count as an attempt; if its broker fails, after `lease_s`. With the parameter `credits`, each message takes a credit, and
         `{"credit": {"messages": 10}}` adds ten; the answer is `{"credits": 10}`, the number that is left.
 
         A request without a token needs the header `Seaweedq-Client`, with any value. WebSockets and requests from pages
@@ -172,7 +173,7 @@ class SubscriptionStreamRoute:
             with self.open.counting(stream.topic):
                 await stream.session.run(stream.step, request.until_gone())
         finally:
-            await stream.leave(free=False)
+            await stream.leave()
 
     @router.route(SOCKET, f"{SUBSCRIPTION}/stream", Action.CONSUME, mode=STREAM, lasts=True)
     async def serve_socket(self, request: Request, out: Send, topic: str, name: str) -> None:
@@ -183,7 +184,7 @@ class SubscriptionStreamRoute:
             with self.open.counting(stream.topic):
                 await stream.session.run(stream.step, listen(request, transport, stream.hear))
         finally:
-            await stream.leave(free=True)
+            await stream.leave()
 
     async def _open(
         self, request: Request, topic_name: str, name: str, transport: StreamTransport
@@ -205,7 +206,7 @@ class SubscriptionStreamRoute:
         max_in_flight = whole_number(text, "max_in_flight", 1, LARGEST_IN_FLIGHT)
         topic = await calls.catalog.require(topic_name)
         await self.streams.check(topic, name)
-        position = _begin(before, self.ids.nonce(), consumer, max_in_flight)
+        position = replace(_begin(before, self.ids.nonce(), consumer, max_in_flight), frees=request.is_socket)
         session = StreamSession(self.ended, request, transport)
         return SubscriptionStream(self, topic, name, session, position, credits=_credits_of(request))
 
@@ -238,12 +239,12 @@ class SubscriptionStream:
             if batch and await self._send(batch):
                 return
 
-    async def leave(self, free: bool) -> None:
+    async def leave(self) -> None:
         """Tells the dispatcher that this connection gets nothing more. If it does not hear it, the leases end at their
         deadline."""
         with suppress(SeaweedqError, TimeoutError):
             async with asyncio.timeout(LEAVE_S):
-                await self.route.streams.leave(self.topic, self.name, self.position, free)
+                await self.route.streams.leave(self.topic, self.name, self.position)
 
     async def hear(self, text: str | None) -> bytes:
         """Returns the answer to a message of the client."""

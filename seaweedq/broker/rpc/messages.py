@@ -121,8 +121,7 @@ class GiveCall(msgspec.Struct, array_like=True):
 
 class StreamCall(msgspec.Struct, array_like=True):
     """Asks the dispatcher of a subscription for the messages of a stream behind a place
-    (broker/subscriptions/leases), or tells it that a connection has left, and whether its leases are
-    to end at once (`free`)."""
+    (broker/subscriptions/leases), or tells it that a connection has left. `broker` carries the connection."""
 
     topic: TopicName
     incarnation: Id
@@ -138,8 +137,9 @@ class StreamCall(msgspec.Struct, array_like=True):
     max_messages: Count = 0
     max_bytes: Count = 0
     wait_s: Seconds = 0.0
-    free: bool = False
+    frees: bool = False
     links_until_us: Time = NEVER_US  # when the token of the stream ends, and so do links in its messages
+    broker: str = ""
 
 
 class Waits(msgspec.Struct, array_like=True):

@@ -165,8 +165,9 @@ def _table(found: list[DeliveredRows], links: dict[str, str]) -> pa.RecordBatch:
 
 @dataclass(frozen=True)
 class SubscriptionStreams:
-    """The streams of one broker, and those of other brokers whose subscriptions this one dispatches."""
+    """The streams of this `broker`, and those of other brokers whose subscriptions this one dispatches."""
 
+    broker: str
     admin: SubscriptionAdmin
     dispatcher: Dispatcher
     finder: DispatcherFinder
@@ -192,7 +193,7 @@ class SubscriptionStreams:
 
         async def there(target: Target) -> LeasedBatch | None:
             assert wanted.position
-            call = _call(topic, name, wanted.position)
+            call = self._call(topic, name, wanted.position)
             call.max_messages, call.max_bytes, call.wait_s = wanted.max_messages, wanted.max_bytes, target.wait_s
             call.links_until_us = until_us
             found = await target.ask(self._ask(target.url, NEXT, call, StreamAnswer, target.answer_s))
@@ -200,15 +201,14 @@ class SubscriptionStreams:
 
         return await self.finder.search(topic, name, SearchRequest(wanted.wait_s)).answer(here, there)
 
-    async def leave(self, topic: Topic, name: str, position: Position, free: bool) -> None:
-        """Has a connection get nothing any more; with `free` the leases of its stream end at once. Raises as `next`."""
+    async def leave(self, topic: Topic, name: str, position: Position) -> None:
+        """Has a connection get nothing any more. Raises as `next`."""
 
         async def here(_: Target) -> None:
-            await self.dispatcher.leave(topic, name, position, free)
+            await self.dispatcher.leave(topic, name, position)
 
         async def there(target: Target) -> None:
-            call = _call(topic, name, position)
-            call.free = free
+            call = self._call(topic, name, position)
             await target.ask(self._ask(target.url, LEAVE, call, bool, ANSWER_S))
 
         await self.finder.search(topic, name, SearchRequest()).answer(here, there)
@@ -221,7 +221,7 @@ class SubscriptionStreams:
 
     async def answer_leave(self, topic: Topic, call: StreamCall) -> bool:
         """Answers `leave` of another broker."""
-        await self.dispatcher.leave(topic, call.subscription, _position(call), call.free)
+        await self.dispatcher.leave(topic, call.subscription, _position(call))
         return True
 
     async def _next(self, topic: Topic, name: str, wanted: Pull, until_us: int) -> LeasedBatch | None:
@@ -232,31 +232,33 @@ class SubscriptionStreams:
         self.dispatcher.check_lease()
         return LeasedBatch(leased.name, self.rows.of(topic, leased.messages, links))
 
+    def _call(self, topic: Topic, name: str, position: Position) -> StreamCall:
+        return StreamCall(
+            topic.name,
+            topic.record.incarnation,
+            name,
+            position.stream,
+            position.connection,
+            position.consumer,
+            position.serial,
+            position.segment,
+            position.offset,
+            position.resumed,
+            position.max_in_flight,
+            frees=position.frees,
+            broker=self.broker,
+        )
+
     async def _ask(self, url: str | None, call: str, request: StreamCall, answer: type[T], timeout_s: float) -> T:
         if url is None:
             raise NotOwner("the broker that could answer this request is no longer running")
         return await self.peers.call(url, call, request, answer, timeout_s)
 
 
-def _call(topic: Topic, name: str, position: Position) -> StreamCall:
-    return StreamCall(
-        topic.name,
-        topic.record.incarnation,
-        name,
-        position.stream,
-        position.connection,
-        position.consumer,
-        position.serial,
-        position.segment,
-        position.offset,
-        position.resumed,
-        position.max_in_flight,
-    )
-
-
 def _position(call: StreamCall) -> Position:
     begin = Position(call.stream, call.connection, call.consumer, call.max_in_flight)
-    return replace(begin.at(call.serial, call.segment, call.offset), resumed=call.resumed)
+    place = begin.at(call.serial, call.segment, call.offset)
+    return replace(place, resumed=call.resumed, frees=call.frees, broker=call.broker)
 
 
 class OpenStreams:
@@ -315,7 +317,12 @@ class Streaming(Service):
         self.watches = TailWatches(catalog, readables)
         self.topics = TopicStreams(catalog, readables, reading.positions, self.watches)
         self.subscriptions = SubscriptionStreams(
-            subscribing.admin, subscribing.dispatcher, subscribing.finder, uploading.payloads, context.peers
+            context.broker,
+            subscribing.admin,
+            subscribing.dispatcher,
+            subscribing.finder,
+            uploading.payloads,
+            context.peers,
         )
         self.open = OpenStreams(context.roster, context.peers, context.broker)
 

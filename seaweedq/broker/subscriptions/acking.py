@@ -182,12 +182,16 @@ class AckHandler:
         self._opened.check_lease()
         return answered
 
-    async def leave(self, topic: Topic, name: str, position: Position, free: bool) -> None:
-        """Has a connection of a stream get nothing any more. With `free` all leases of its stream end at once, and
+    async def leave(self, topic: Topic, name: str, position: Position) -> None:
+        """Has a connection of a stream get nothing any more. If it `frees`, all leases of its stream end at once, and
         their messages are delivered again without a delay."""
-        subscription, now_s = await self._opened.open(topic, name), self._clock.monotonic_s()
-        subscription.leases.streams.leave(position, free, now_s)
-        if free:
+        self.end_connection(await self._opened.open(topic, name), position)
+
+    def end_connection(self, subscription: Subscription, position: Position) -> None:
+        """As `leave`, in an open subscription."""
+        now_s = self._clock.monotonic_s()
+        subscription.leases.streams.leave(position, now_s)
+        if position.frees:
             subscription.expire(list(subscription.cursors), now_s)
             for delivery, offsets, _ in subscription.held_by_stream(position.stream).values():
                 delivery.nack(offsets, now_s, 0.0)

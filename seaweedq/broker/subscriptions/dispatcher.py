@@ -16,6 +16,7 @@ crash behind 4 leaves 5 to the next dispatcher, before it opens the subscription
 """
 
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -69,7 +70,7 @@ class Dispatcher:
         self._opened = OpenSubscriptions(view, assignment, cursors, readables)
         self._pulling = Pulling(view, self._opened, readables, timeout_s)
         self.dying = Signal()  # something may have died
-        acks = AckHandler(view.catalog, self._opened, readables, commit, view.clock, self.dying)
+        self._acks = acks = AckHandler(view.catalog, self._opened, readables, commit, view.clock, self.dying)
         self.open, self.changing, self.forget = self._opened.open, self._opened.changing, self._opened.forget
         self.names, self.subscriptions, self.has = self._opened.names, self._opened.all, self._opened.has
         self.pull_now, self.pull, self.close = self._pulling.pull_now, self._pulling.pull, self._pulling.close
@@ -85,6 +86,12 @@ class Dispatcher:
     def pin(self) -> int | None:
         """The oldest commit that must stay because of acks that no checkpoint has."""
         return min((s.pin for s in self.subscriptions() if s.pin is not None), default=None)
+
+    def end_streams(self, is_alive: Callable[[str], bool]) -> None:
+        """Ends the connections of streams whose brokers have died."""
+        for subscription in self.subscriptions():
+            for position in subscription.leases.streams.without_broker(is_alive):
+                self._acks.end_connection(subscription, position)
 
     def used(self, record: SubscriptionRecord) -> SubscriptionRecord:
         """Returns a record with the time of a use, as it is changed now."""

@@ -14,7 +14,7 @@ request under the same position gets the same messages, at any broker.
 """
 
 from bisect import bisect_right
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -188,7 +188,8 @@ class LeaseTable:
 @dataclass(frozen=True, slots=True)
 class Position:
     """The last message that a connection of a stream has sent: a lease by its serial, and a message of it. With
-    `resumed` a client has named it, whose lease may be gone; then it counts as the very beginning."""
+    `resumed` a client has named it, whose lease may be gone; then it counts as the very beginning. If it `frees`, the
+    stream's leases end with the connection. `broker` carries the connection, if that is not the dispatcher."""
 
     stream: str
     connection: str
@@ -198,6 +199,8 @@ class Position:
     segment: int = -1
     offset: int = -1
     resumed: bool = False
+    frees: bool = False
+    broker: str = ""
 
     @property
     def lease(self) -> str:
@@ -262,6 +265,9 @@ class Streams:
         self._streams: dict[str, StreamLeases] = {}
         self._left: dict[str, float] = {}
         self._asked_s: dict[str, dict[str, float]] = {}  # by consumer, of its streams, the newest one last
+        self._elsewhere: dict[
+            str, tuple[Position, float]
+        ] = {}  # by connection, and when it asked
 
     def get(self, stream: str) -> StreamLeases:
         """Returns the leases of a stream."""
@@ -296,10 +302,20 @@ class Streams:
         self._asked_s[position.consumer] = asked_s
         return position.stream == [stream for stream, at_s in asked_s.items() if now_s - at_s < ASKS_S][-1]
 
-    def leave(self, position: Position, free: bool, now_s: float) -> None:
-        """Has a connection get nothing any more: a pull of it may still wait here. With `free` its stream has ended."""
+    def note(self, position: Position, now_s: float) -> None:
+        """Notes that a connection asks."""
+        if position.broker:
+            self._elsewhere[position.connection] = position, now_s
+
+    def without_broker(self, is_alive: Callable[[str], bool]) -> list[Position]:
+        """Returns the connections whose brokers have died: nobody else says that those have left."""
+        return [position for position, _ in self._elsewhere.values() if not is_alive(position.broker)]
+
+    def leave(self, position: Position, now_s: float) -> None:
+        """Has a connection get nothing any more: a pull of it may still wait here."""
         self._left[position.connection] = now_s
-        if free:
+        self._elsewhere.pop(position.connection, None)
+        if position.frees:
             self._asked_s.get(position.consumer, {}).pop(position.stream, None)
 
     def has_left(self, connection: str) -> bool:
@@ -314,6 +330,7 @@ class Streams:
             if not stream.serials:
                 del self._streams[name]
         self._left = {one: left_s for one, left_s in self._left.items() if now_s - left_s < LEFT_S}
+        self._elsewhere = {name: one for name, one in self._elsewhere.items() if now_s - one[1] < LEFT_S}
         asked_s = {
             consumer: {stream: at_s for stream, at_s in streams.items() if now_s - at_s < ASKS_S}
             for consumer, streams in self._asked_s.items()

@@ -212,6 +212,7 @@ class Leasing:
         while True:
             now_s = self._clock.monotonic_s()
             _check_connection(subscription, position)
+            leases.streams.note(position, now_s)
             if position.resumed and position.consumer != position.stream:  # both have names
                 lease = leases.find(position.lease)
                 if lease and lease.consumer not in map(leases.known_consumer, (position.consumer, position.stream)):

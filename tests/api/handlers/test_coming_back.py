@@ -174,6 +174,24 @@ async def relaying(folder: Path) -> AsyncIterator[tuple[InLoop, httpx.AsyncClien
             yield together, beside
 
 
+@pytest.mark.parametrize("frees", [True, False], ids=["WebSocket", "server-sent events"])
+async def test_the_leases_of_a_socket_end_with_the_broker_that_carried_it(tmp_path: Path, frees: bool) -> None:
+    """They stayed until their deadline. An EventSource comes back to its own."""
+    async with in_loop(tmp_path, 2) as together, at(together, together.brokers[0]) as http:
+        await Client(http).make(*[None] * 4)
+        (here,) = [one for one in together.brokers if inside.dispatcher(one).names()]
+        (away,) = [one for one in together.brokers if one is not here]
+        topic, position = inside.topic(away, "t"), Position("st", "st", "c", 100, frees=frees)
+        found = await inside.subscription_streams(away).next(topic, "s", Pull(2, 0, "c", position=position))
+        assert found
+        assert len(found.rows) == 2
+        await together.crash(away)
+        await until(lambda: away.id not in inside.roster(here).brokers)
+        async with at(together, here) as beside:
+            again = numbered(await Client(beside).messages(9, consumer="d"))
+        assert again == ([(0, 2), (1, 2), (2, 1), (3, 1)] if frees else [])
+
+
 async def test_a_wait_under_its_name_at_another_broker_keeps_it_from_nothing(tmp_path: Path) -> None:
     """A pull whose client has gone unnoticed waits there; who came back queued behind it, and was told nothing."""
     async with relaying(tmp_path) as (_, beside):

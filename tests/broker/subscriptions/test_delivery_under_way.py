@@ -428,7 +428,7 @@ async def test_what_a_stream_is_about_to_get_is_free_once_its_client_has_gone(tm
         topic = await make_topic(broker)
         await publish(broker, topic, "1", "2")
         await subscribe(broker, topic)
-        dispatcher, position = inside.dispatcher(broker), Position("stream", "connection", "mine", 10)
+        dispatcher, position = inside.dispatcher(broker), Position("stream", "connection", "mine", 10, frees=True)
         gate, read = Gate(), inside.reader(broker).read
 
         async def held_read(*arguments: Any) -> Any:
@@ -438,7 +438,7 @@ async def test_what_a_stream_is_about_to_get_is_free_once_its_client_has_gone(tm
         monkeypatch.setattr(inside.reader(broker), "read", held_read)
         pulling = asyncio.create_task(dispatcher.pull(topic, "s", Pull(10, 0, "mine", position=position)))
         await gate.reached.wait()
-        await dispatcher.leave(topic, "s", position, free=True)
+        await dispatcher.leave(topic, "s", position)
         gate.open.set()
         with pytest.raises(LeaseEnded):
             await pulling
@@ -465,7 +465,7 @@ async def test_a_stream_that_leaves_wakes_its_own_pull_alone(tmp_path: Path, mon
             return await look(subscription, wanted, *more)
 
         monkeypatch.setattr(privates.leasing(privates.pulling(dispatcher)), "round", noted)
-        await dispatcher.leave(topic, "s", position, free=False)
+        await dispatcher.leave(topic, "s", position)
         with pytest.raises(LeaseEnded):
             await own
         assert [one.position for one in looked] == [position]
@@ -481,7 +481,7 @@ async def test_in_ordered_an_older_stream_of_a_consumer_gets_nothing(tmp_path: P
         await publish(broker, topic, *"012345")
         await subscribe(broker, topic)
         dispatcher = inside.dispatcher(broker)
-        old, new = Position("old", "connection", "mine", 2), Position("new", "another", "mine", 2)
+        old, new = Position("old", "connection", "mine", 2), Position("new", "another", "mine", 2, frees=True)
         await dispatcher.pull(topic, "s", Pull(2, 0, "mine", position=old))
         subscription = await dispatcher.open(topic, "s")
         freed = subscription.leases.streams.get("old").freed
@@ -492,7 +492,7 @@ async def test_in_ordered_an_older_stream_of_a_consumer_gets_nothing(tmp_path: P
         following = await dispatcher.pull(topic, "s", Pull(2, 30, "mine", position=new.at(1, 0, 1)))
         assert [offsets(found.messages) for found in (again, following)] == [[0, 1], [2, 3]]
         assert not late.done()
-        await dispatcher.leave(topic, "s", new, free=True)
+        await dispatcher.leave(topic, "s", new)
         assert offsets((await late).messages) == [2, 3]
 
 

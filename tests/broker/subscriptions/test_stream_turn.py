@@ -214,7 +214,7 @@ def test_streams_are_forgotten_once_they_hold_nothing() -> None:
     streams = Streams()
     streams.add("a.3", 1)
     streams.add("plain", 2)
-    streams.leave(Position("a", "gone", "c", 1), free=False, now_s=0.0)
+    streams.leave(Position("a", "gone", "c", 1), 0.0)
     assert streams.get("a").last == 3
     streams.sweep({1}, 1.0)
     assert streams.get("a").last == 3
@@ -245,6 +245,6 @@ def test_the_newest_stream_of_a_consumer_is_the_one_that_began_last_and_asks() -
     streams.sweep((), 2 + 3 * ASKS_S)
     assert streams.is_newest(new, 2 + 3 * ASKS_S)
     assert not streams.is_newest(old.at(3), 2 + 3 * ASKS_S), "it has had messages, so it began earlier"
-    streams.leave(new, free=True, now_s=200)
+    streams.leave(Position("new", "new", "c", 10, frees=True), 200)
     assert streams.is_newest(old.at(3), 201)
     assert streams.is_newest(Position("one", "one", "one", 10), 0), "a stream without a name is a consumer of its own"
