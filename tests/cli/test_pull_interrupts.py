@@ -151,3 +151,35 @@ def test_a_pull_that_a_signal_ends_before_it_is_done_says_so(monkeypatch: pytest
         pull.pull("t", "s", start="latest")
     assert ended.value.exit_code == 130
     pull.pull("t", "s", start="latest", follow=True)  # which nothing else ends
+
+
+FULL_PIPE = """
+import os, sys
+from seaweedq.cli.shared import process
+
+process.PATIENCE_S = float(sys.argv[1])
+with process.Interrupts() as interrupts:
+    for _ in interrupts.until_stopped(iter([1, 2])):
+        os.write(2, b"x")
+        print("y" * 1_000_000, flush=True)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("signals", "patience_s"), [(1, 1.0), (2, 600.0)])
+def test_a_full_pipe_ends_with_a_second_signal_or_some_time_later(signals: int, patience_s: float) -> None:
+    """Nobody reads it. Neither Ctrl-C nor SIGTERM ended the process."""
+    reader, writer = os.pipe()
+    command = [sys.executable, "-c", FULL_PIPE, str(patience_s)]
+    with subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE) as writes:
+        os.close(writer)
+        try:
+            assert writes.stderr is not None
+            assert writes.stderr.read(1) == b"x"
+            for _ in range(signals):
+                time.sleep(0.3)
+                writes.send_signal(signal.SIGTERM)
+            assert writes.wait(60) == 128 + signal.SIGTERM
+        finally:
+            writes.kill()
+            os.close(reader)

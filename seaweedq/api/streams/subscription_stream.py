@@ -160,8 +160,9 @@ class SubscriptionStreamRoute:
         A WebSocket receives `{"messages": [...], "lease": "..."}` for each batch. The client sends `{"ack": {"ids":
         ["0-17"]}}`, `nack` or `extend`, each with the same body as the HTTP request, and optionally with `traceparent`
         beside it. It receives their answers, or `{"error": {...}}`, in the same order. When the WebSocket closes, its
-        leases end immediately and count as an attempt; if its broker fails, after `lease_s`. With the parameter `credits`, each message takes a credit, and
-        `{"credit": {"messages": 10}}` adds ten; the answer is `{"credits": 10}`, the number that is left.
+        leases end immediately and count as an attempt; if the broker fails, they end after `lease_s`. With the
+        parameter `credits`, each message takes a credit, and `{"credit": {"messages": 10}}` adds ten; the answer is
+        `{"credits": 10}`, the number that is left.
 
         A request without a token needs the header `Seaweedq-Client`, with any value. WebSockets and requests from pages
         of the broker's own origin do not.

@@ -265,9 +265,7 @@ class Streams:
         self._streams: dict[str, StreamLeases] = {}
         self._left: dict[str, float] = {}
         self._asked_s: dict[str, dict[str, float]] = {}  # by consumer, of its streams, the newest one last
-        self._elsewhere: dict[
-            str, tuple[Position, float]
-        ] = {}  # by connection, and when it asked
+        self._elsewhere: dict[str, tuple[Position, float]] = {}  # by connection, and when it asked
 
     def get(self, stream: str) -> StreamLeases:
         """Returns the leases of a stream."""

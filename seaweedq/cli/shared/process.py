@@ -14,6 +14,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 _HEARTBEAT_S = 0.2
+PATIENCE_S = 10.0  # after a signal, for the work under way
 
 
 def open_streams() -> None:
@@ -81,11 +82,13 @@ def beat() -> None:
 
 class Interrupts:
     """Lets SIGINT and SIGTERM end a wait immediately, but other work only when it is done, so that printed messages are
-    also acked."""
+    also acked. A second signal ends the process at once, and so do PATIENCE_S behind the first one: nobody may read the
+    pipe that a print waits for."""
 
     def __init__(self) -> None:
         self._waiting = False
         self._stopped = 0
+        self._beats_left = round(PATIENCE_S / _HEARTBEAT_S)
 
     @property
     def stopped(self) -> int:
@@ -96,6 +99,7 @@ class Interrupts:
         self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         self._before[signal.SIGALRM] = signal.getsignal(signal.SIGALRM)
         beat()
+        signal.signal(signal.SIGALRM, self._beat)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -119,7 +123,14 @@ class Interrupts:
                 return
             yield message
 
+    def _beat(self, number: int, frame: FrameType | None) -> None:
+        self._beats_left -= bool(self._stopped)
+        if self._beats_left < 0:
+            end_process(self._stopped, frame)
+
     def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self._stopped:
+            end_process(number, frame)
         self._stopped = number
         if self._waiting:
             raise KeyboardInterrupt
