@@ -190,7 +190,7 @@ def test_of_a_long_log_the_end_is_added(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (("--log", "none.log"), 2, "--log: 'none.log' is nothing, not a regular file"),
+        (("--log", "none.log"), 2, "--log: 'none.log' does not exist"),
         (("--file", "there"), 1, "there already exists; choose another file with --file"),
         (("--file", "no/folder/x"), 1, "No such file or directory"),
         (("--lgo", "x"), 2, "there is no option --lgo; the nearest is --log"),

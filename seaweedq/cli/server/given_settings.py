@@ -104,7 +104,8 @@ def _in_numbers(given: Mapping[str, Any], origin: Callable[[str], str]) -> dict[
 
 def _read_file(config: Path) -> dict[str, Any]:
     if not config.is_file():
-        raise InvalidRequest(f"--config {config}: the file does not exist", field="config")
+        what = "not a regular file" if config.exists() else "the file does not exist"
+        raise InvalidRequest(f"--config {config}: {what}", field="config")
     try:
         return tomllib.loads(config.read_bytes().decode())
     except ValueError as error:  # neither TOML nor UTF-8

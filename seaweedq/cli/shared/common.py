@@ -148,13 +148,13 @@ def path_text(path: Path) -> str:
 
 
 def regular_files(paths: Sequence[Path], option: str) -> None:
-    """Raises BadParameter if a path is not a regular file: an upload reads its file more than once, but a device or a
-    pipe returns its bytes only once."""
+    """Raises BadParameter if a path is not a regular file: it is read more than once, and a device or a pipe returns
+    its bytes only once."""
     for path in paths:
         if not path.is_file():
-            what = "a pipe" if path.is_fifo() else "a device" if path.exists() else "nothing"
-            text = f"{path_text(path)!r} is {what}, not a regular file; an upload reads its file more than once"
-            raise typer.BadParameter(text, param_hint=option)
+            kind = "a pipe" if path.is_fifo() else "a folder" if path.is_dir() else "a device"
+            what = f"is {kind}, not a regular file" if path.exists() else "does not exist"
+            raise typer.BadParameter(f"{path_text(path)!r} {what}", param_hint=option)
 
 
 def counted(number: int, thing: str) -> str:
