@@ -123,6 +123,7 @@ def aside_path(folder: Path) -> Path:
 def remove_folder(folder: Path, disk: Disk, besides: Path | None = None) -> None:
     """Removes the folder of a journal that is done, and has no file any more; not the one `besides`."""
     if folder != besides and is_done(folder, disk) and not journal_files(folder, disk):
+        disk.sync_folder(folder)  # who removed the files may have died before, and they could come back
         disk.remove(folder / DONE)
         disk.remove_folder(folder)  # unless others have files there
 

@@ -7,7 +7,7 @@ import pytest
 
 from seaweedq.errors import JournalDamaged, JournalUnavailable
 from seaweedq.journal.disk import Disk
-from seaweedq.journal.file_journal import FileJournal, file_path, journal_files, remove_journal
+from seaweedq.journal.file_journal import FileJournal, file_path, journal_files, remove_folder, remove_journal
 from seaweedq.journal.file_recovery import read_journal
 from tests.support.journal.sim_disk import CountedIds, Fault, SimDisk, acks
 from tests.support.levels import newest
@@ -197,3 +197,25 @@ async def test_removing_a_journal_takes_its_files_alone(tmp_path: Path) -> None:
     remove_journal(tmp_path, Disk())
     assert [each.name for each in tmp_path.iterdir()] == ["lock"]
     remove_journal(tmp_path / "missing", Disk())
+
+
+def test_the_removal_of_files_is_durable_before_done_goes(tmp_path: Path) -> None:
+    """A process died between a removal and its sync, another one removed `done`, and the power went: the file was
+    there again."""
+    calls: list[str] = []
+
+    class Noted(Disk):
+        def sync_folder(self, folder: Path) -> None:
+            calls.append("sync")
+            super().sync_folder(folder)
+
+        def remove(self, path: Path) -> None:
+            calls.append(path.name)
+            super().remove(path)
+
+    folder = tmp_path / "b"
+    folder.mkdir()
+    (folder / "done").touch()
+    remove_folder(folder, Noted())
+    assert calls == ["sync", "done"]
+    assert not folder.exists()

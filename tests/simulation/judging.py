@@ -206,8 +206,9 @@ def mixed(cluster: Cluster) -> Iterator[str]:
         for number, columns in versions.items()
     }
     newest: dict[str, Layout] = {}  # by the folder of a segment
-    markers: dict[str, set[int]] = defaultdict(set)
-    for name, data in sorted(cluster.store.memory.objects.items()):
+    markers: dict[str, dict[int, int]] = defaultdict(dict)  # by version, the place among all puts
+    place = {name: at for at, name in enumerate(cluster.store.memory.objects)}
+    for name, data in sorted(cluster.store.memory.objects.items()):  # markers come first
         found = re.fullmatch(r"topics/([^/]+)/(segment=[^/]+)/[^/]+[.]parquet", name)
         if not found or found[1] not in records:
             continue
@@ -216,19 +217,25 @@ def mixed(cluster: Cluster) -> Iterator[str]:
         if not file.schema_arrow.equals(layout.file):
             yield f"{name} of version {layout.schema_id} has the columns {file.schema_arrow.names}"
         if found[2] == f"segment={MARKERS}":
-            markers[found[1]].add(layout.schema_id)
+            markers[found[1]][layout.schema_id] = place[name]
             continue
         before = newest.setdefault(f"{found[1]}/{found[2]}", layout)
         if layout.schema_id > before.schema_id:
             newest[f"{found[1]}/{found[2]}"] = layout
         elif layout.schema_id < before.schema_id:
-            there = {identity(one) for one in before.values}
-            dropped = [one.name for one in layout.values if identity(one) not in there]
-            if all(one.null_count == len(one) for one in file.read(dropped).columns):
+            later = [n for n, at in markers[found[1]].items() if layout.schema_id < n and at < place[name]]
+            if not any(_would_lose(file, layout, layouts[found[1], number]) for number in later):
                 yield f"{name} is of version {layout.schema_id}, behind a file of version {before.schema_id}"
     for topic, versions in records.items():
-        if markers[topic] != (later := {number for number in versions if number > min(versions)}):
+        if markers[topic].keys() != (later := {number for number in versions if number > min(versions)}):
             yield f"{topic} has markers of the versions {sorted(markers[topic])}, not of {sorted(later)}"
+
+
+def _would_lose(file: pq.ParquetFile, layout: Layout, later: Layout) -> bool:
+    """Whether rows of a version have values in a field that a later version has not."""
+    there = {identity(one) for one in later.values}
+    dropped = [one.name for one in layout.values if identity(one) not in there]
+    return any(one.null_count < len(one) for one in file.read(dropped).columns)
 
 
 def unsound(cluster: Cluster, folder: Path) -> Iterator[str]:
