@@ -14,7 +14,7 @@ Owns the order of writes on the disk, and why:
 5. Files go oldest first, each removal durable before the next, so that no gap can appear.
 6. When all of them go, the file `done` is durable before the first is removed: it says that nothing in the folder is
    needed, whatever coordination knows, and states a moment of it. It stays behind the last, and those of earlier
-   journals of the same home folder go, which state less.
+   journals of the same home folder go, which state less, once the removal of their files is durable.
 
 It takes no lock: its process holds the lock of the folder above, which keeps recoveries away (journal/home_folder).
 """
