@@ -233,7 +233,7 @@ def test_leases_named_like_a_streams_are_forgotten_beside_a_newer_one() -> None:
     assert (streams.get("worker").serials, streams.get("worker").last) == ({4: 4}, 4)
 
 
-def test_the_newest_stream_of_a_consumer_is_the_one_that_began_last_and_asks() -> None:
+def test_the_newest_stream_of_a_consumer_began_last_and_asks() -> None:
     streams = Streams()
     old, new = (Position(name, name, "c", 10) for name in ("old", "new"))
     assert streams.is_newest(old, 0)
