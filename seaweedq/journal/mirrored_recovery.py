@@ -228,11 +228,14 @@ class DeadMirroredJournal:
         return found
 
     async def _behind_slots(self) -> int:
-        """Returns the number of the first commit that the slots lack."""
+        """Returns the number of the first commit that the slots lack. Raises JournalUnreachable."""
         numbers = self._slots.numbers
         if not numbers:
             return 0
-        return (await read_header(self._store, self._broker, numbers[-1])).commit + 1
+        try:
+            return (await read_header(self._store, self._broker, numbers[-1])).commit + 1
+        except FileNotFoundError:
+            raise JournalUnreachable("another broker has recovered this journal, and is deleting it") from None
 
 
 def _lost_set() -> JournalUnreachable:

@@ -11,10 +11,12 @@ from seaweedq.coordination.interface import Compare, Delete, Put
 from seaweedq.coordination.records import MirrorMember, MirrorsRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Fenced, StoreUnavailable
+from seaweedq.journal import mirrored_recovery
 from seaweedq.journal.interface import FoundHolding, JournalUnreachable
 from seaweedq.journal.mirrored_journal import MirrorRules
 from seaweedq.journal.mirroring import Span
 from seaweedq.journal.object_format import list_slots
+from seaweedq.journal.object_recovery import DeadObjectJournal
 from tests.support.journal.claims import unbounded
 from tests.support.journal.mirrored import BROKER, KEY, Mirrored, until
 from tests.support.journal.sim_disk import acks
@@ -221,6 +223,20 @@ async def test_a_fence_answers_with_what_is_there_as_of_the_fence() -> None:
     journal = await world.begin()
     await journal.close()
     assert [len(one) for one in held.look(BROKER)] == [3]
+
+
+async def test_slots_that_another_recovery_deletes_meanwhile_end_no_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader's look ended with a FileNotFoundError, and with it the leader's task."""
+    world = Mirrored()
+    await filled(world, "m1", "m2")
+
+    async def gone(*_: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(mirrored_recovery, "read_header", gone)
+    monkeypatch.setattr(DeadObjectJournal, "numbers", range(3))  # as of a listing before
+    with pytest.raises(JournalUnreachable, match="is deleting it"):
+        await world.dead().fence()
 
 
 async def test_a_removal_leaves_no_copy_and_no_set() -> None:
