@@ -73,10 +73,13 @@ class LocalAppender:
         the schema that this broker knows. Rows of an import or a write keep their version if that has dropped a value
         of theirs: some of the work may be done, and a file has the others. Does not await.
 
-        Raises SequenceOutOfOrder, SchemaMismatch, and the error that closed a segment, before anything is given.
+        Raises SequenceOutOfOrder, SchemaMismatch, NotReady for a repeat without a lease, and the error that closed a
+        segment, before anything is given.
         """
         keeps = sequences is not None and Kind.from_producer(sequences.producer) in (Kind.IMPORT, Kind.WRITE)
         verdicts = [judge(segment, part, encoded.rows.num_rows, sequences) for segment, part, encoded in rows]
+        if any(isinstance(verdict, Duplicate) for verdict in verdicts):
+            self._commit.check_lease()
         begun: list[PendingAppend] = []
         appends: list[Append] = []
         for (segment, part, encoded), verdict in zip(rows, verdicts, strict=True):

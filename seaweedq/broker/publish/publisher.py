@@ -120,6 +120,7 @@ class Publisher:
                 return segment.id, await offset, False
             verdict = judge(segment, part, 1, sequences)
             if isinstance(verdict, Duplicate):
+                self._commit.check_lease()
                 return verdict.segment, verdict.first_offset, True
             is_known = isinstance(verdict, InFlight)
             offset = (
