@@ -16,11 +16,12 @@ and the others end at their deadline.
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Self
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from seaweedq.access.rights import Action
 from seaweedq.api.access.origins import CLIENT

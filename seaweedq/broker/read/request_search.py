@@ -13,6 +13,8 @@ from functools import partial
 from math import inf
 from typing import Protocol, TypeVar
 
+import msgspec
+
 from seaweedq.broker.context import ClusterView
 from seaweedq.broker.rpc.client import ask_while
 from seaweedq.broker.topics.catalog import Topic
@@ -26,8 +28,7 @@ PAUSE_S = 0.1
 PATIENCE_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class SearchRequest:
+class SearchRequest(msgspec.Struct, frozen=True):
     """The part of a client's request that a search needs. `wait_s` is the time that the client waits for messages;
     `relayed` says that another broker sent the request here, so that it is not relayed once more."""
 
@@ -35,8 +36,7 @@ class SearchRequest:
     relayed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """The broker at which a request is tried. `url` is None if that broker has gone. `wait_s` is left of the
     client's wait; the whole answer may take `answer_s`."""
 

@@ -14,13 +14,15 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import groupby
 from typing import TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from seaweedq.access.rights import NEVER_US
 from seaweedq.broker.context import Context
@@ -99,8 +101,7 @@ class Rows:
         return Rows(pa.ipc.open_stream(content).read_next_batch())
 
 
-@dataclass(frozen=True, slots=True)
-class LeasedBatch:
+class LeasedBatch(msgspec.Struct, frozen=True):
     """The messages of a lease."""
 
     lease: str

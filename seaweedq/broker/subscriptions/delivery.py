@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from seaweedq.broker.log.intervals import Offsets, Run, distinct
 from seaweedq.broker.subscriptions.leases import Asker, LeaseTable
-from seaweedq.broker.subscriptions.policy import PullLimits, Rules, later_of_slots, same_attempt_class
+from seaweedq.broker.subscriptions.policy import NORMAL, PullLimits, Rules, later_of_slots, same_attempt_class
 from seaweedq.broker.subscriptions.window import (
     ACKED,
     ACKING,
@@ -241,6 +241,8 @@ class SegmentDelivery:
             high = min(high, self._end_of_turn(want.consumer))
         if rules.reads_ahead:
             high = min(high, read_to)
+        if low >= window.end and want.kind in (None, NORMAL):  # nobody has had any of them
+            return window.reach_free(low, min(high, low + want.limit))
         free = window.unleased(low, high, want.limit)
         if window.busy is not None:
             free = free[window.busy.free(window.values("slot", free))]
@@ -374,7 +376,7 @@ class SegmentDelivery:
         """Returns the end of the offsets that this consumer may get in order: nothing of a segment that is with another
         one, and nothing behind a delayed message."""
         window = self.window
-        waiting = window.find(window.acked_to, HELD, DELAYED)
+        waiting = EMPTY if window.is_idle else window.find(window.acked_to, HELD, DELAYED)
         if not len(waiting):
             return window.acked_to + WINDOW
         whose = window.values("consumer", waiting)

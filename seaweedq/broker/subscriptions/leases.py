@@ -15,10 +15,12 @@ request under the same position gets the same messages, at any broker.
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.subscriptions.window import ACKING, DELAYED, FREE, HELD, NOBODY, Array, Window
@@ -185,8 +187,7 @@ class LeaseTable:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(msgspec.Struct, frozen=True):
     """The last message that a connection of a stream has sent: a lease by its serial, and a message of it. With
     `resumed` a client has named it, whose lease may be gone; then it counts as the very beginning. If it `frees`, the
     stream's leases end with the connection. `broker` carries the connection, if that is not the dispatcher."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -72,8 +73,7 @@ class Rules:
         return kinds
 
 
-@dataclass(frozen=True, slots=True)
-class PullLimits:
+class PullLimits(msgspec.Struct, frozen=True):
     """The messages that a pull may get: at most `limit`, of one `kind` if it has some already, for a
     consumer."""
 

@@ -23,12 +23,14 @@ the newest one until a deadline ends.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from weakref import WeakKeyDictionary
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.log.reader import Pieces, expired
@@ -53,8 +55,7 @@ Part = tuple[Offsets, pa.RecordBatch]
 ROUND_S = 1.0  # before a pull answers with the messages that it has
 
 
-@dataclass(frozen=True, slots=True)
-class Pull:
+class Pull(msgspec.Struct, frozen=True):
     """The messages that a client wants: how many at most, for whom, under which lease, and how long it waits for the
     first one. With `ahead` it goes on behind the messages that its consumer holds. A stream names its position instead
     of a lease. Rows of `max_bytes` are enough."""
@@ -68,8 +69,7 @@ class Pull:
     max_bytes: int = PULL_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveredRows:
+class DeliveredRows(msgspec.Struct, frozen=True):
     """Messages of one segment that a pull returns: rows of one schema, their offsets, and how often each was delivered,
     this time included."""
 
@@ -79,8 +79,7 @@ class DeliveredRows:
     rows: pa.RecordBatch
 
 
-@dataclass(frozen=True, slots=True)
-class PullResult:
+class PullResult(msgspec.Struct, frozen=True):
     """Messages, and the name of the lease that they are under; None if there are no messages."""
 
     name: str | None = None
@@ -91,16 +90,15 @@ def _nothing_hidden() -> None:
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class RoundResult:
+class RoundResult(msgspec.Struct, frozen=True):
     """The result of one round of the segments: the leased messages, the segments that could not be read, and which have
     a `stale` end: the one that their owner reported last. `check_hidden` raises NeedsNewerBroker if there are more,
     whose records or cursors cannot be read. A stream is `held_back` while it holds too much. `rows_left` may be
     filtered yet; 0: there may be more messages."""
 
     found: PullResult
-    missing: set[int] = field(default_factory=set)
-    stale: set[int] = field(default_factory=set)
+    missing: set[int] = msgspec.field(default_factory=set)
+    stale: set[int] = msgspec.field(default_factory=set)
     check_hidden: Callable[[], None] = _nothing_hidden
     held_back: bool = False
     rows_left: int = FILTERED_ROWS
@@ -483,6 +481,8 @@ def _retire(subscription: Subscription, segment: int, delivery: SegmentDelivery,
 
 
 def _end_of_span(offsets: Offsets) -> int:
+    if offsets[-1] - offsets[0] <= SPAN_GAP:
+        return int(offsets[-1]) + 1
     far = np.flatnonzero(np.diff(offsets) > SPAN_GAP)
     return int(offsets[far[0] if len(far) else -1]) + 1
 

@@ -154,10 +154,13 @@ class Window:
         free = self.find(low, FREE, last=known) if low < known else EMPTY
         self.free_from = int(free[0]) if len(free) else known
         if len(free) < limit and known < high:
-            reached = min(high, known + limit - len(free))
-            self.reach(reached)
-            free = np.concatenate([free, np.arange(known, reached, dtype=np.int64)])
+            free = np.concatenate([free, self.reach_free(known, min(high, known + limit - len(free)))])
         return free
+
+    def reach_free(self, low: int, high: int) -> Offsets:
+        """Returns the offsets of [low, high), which nobody has had, and extends the arrays up to them."""
+        self.reach(high)
+        return np.arange(low, high, dtype=np.int64)
 
     def within(self, offsets: Offsets) -> Offsets:
         """Returns those of sorted offsets that are in the window."""
@@ -217,12 +220,13 @@ class Window:
         first, end = int(offsets[0]), int(offsets[-1]) + 1
         self.reach(end)
         self._move(offsets, HELD)
-        at, arrays = offsets - self._origin, self._arrays
-        arrays["before"][at[arrays["consumer"][at] != consumer]] = NOBODY
+        arrays, is_dense = self._arrays, end - first == len(offsets)
+        at = slice(first - self._origin, end - self._origin) if is_dense else offsets - self._origin
+        arrays["before"][at] = np.where(arrays["consumer"][at] == consumer, arrays["before"][at], NOBODY)
         arrays["lease"][at], arrays["consumer"][at], arrays["due_s"][at] = lease, consumer, due_s
-        arrays["attempts"][at] = (arrays["attempts"][at].astype(np.int32) + attempts).clip(0, MOST_ATTEMPTS)
+        arrays["attempts"][at] = np.minimum(arrays["attempts"][at].astype(np.int32) + attempts, MOST_ATTEMPTS)
         self.delivered_to = max(self.delivered_to, end)
-        if end - first == len(offsets) and first == max(self.free_from, self.acked_to):
+        if is_dense and first == max(self.free_from, self.acked_to):
             self.free_from = end
 
     def free(self, offsets: Offsets) -> None:

@@ -5,11 +5,11 @@ the same for all is made once.
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.streams import streaming
