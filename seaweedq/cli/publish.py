@@ -4,6 +4,7 @@ A record is accepted, refused or skipped. Refused and skipped records are report
 file becomes one message by reference. Stderr says when brokers have accepted nothing for long."""
 
 import re
+import signal
 import sys
 import threading
 import time
@@ -34,6 +35,7 @@ from seaweedq.cli.shared.common import (
     remark,
 )
 from seaweedq.cli.shared.output import TABLE, Output, say_done
+from seaweedq.cli.shared.process import interrupted_by_sigterm
 from seaweedq.errors import InvalidMessages, MessageTooLarge, SeaweedqError, TopicNotFound, UnreadableBody
 
 if TYPE_CHECKING:
@@ -290,8 +292,6 @@ ContentType = Annotated[
     typer.Option(help="Media type of all files given with --file; by default, each file's suffix decides its type."),
 ]
 
-INTERRUPTED = 130  # the exit code of a program that SIGINT ended, by the convention of shells
-
 
 @dataclass(frozen=True)
 class _RecordOptions:
@@ -497,6 +497,7 @@ def _publish_records(
     """Publishes records from a file, from bytes, from a repeated message, or from stdin (None)."""
     started_s = time.monotonic()
     with ExitStack() as stack:
+        stack.enter_context(interrupted_by_sigterm())
         name, found = _found(source, format, stack)
         client = stack.enter_context(connect(url))
         new = ""
@@ -520,12 +521,13 @@ def _publish_records(
             told = told if taken else f"published nothing to {topic}:"
             say_done(output, told, topic=topic, messages=taken, complete=False)
             raise
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             taken, unknown = publication.acknowledged, publication.waiting
             told = f"published {counted(taken, 'message')} to {topic}; the outcome of {unknown:,} more is unknown"
             say_done(output, told, topic=topic, messages=taken, unknown=unknown, complete=False)
             # No typer.Exit: that is an Exception, at which the producer would publish all that it holds first.
-            raise SystemExit(INTERRUPTED) from None
+            number = interrupt.args[0] if interrupt.args else signal.SIGINT
+            raise SystemExit(128 + number) from None
     took_s = time.monotonic() - started_s
     skipped = f", skipped {publication.skipped:,}" if publication.skipped else ""
     count = publication.acknowledged

@@ -71,17 +71,18 @@ def test_silence_is_told_once_and_so_is_its_end(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.process
-def test_ctrl_c_says_how_many_were_taken(real_broker: BrokerProcess) -> None:
-    """Of messages whose answer has come: at a busy time Ctrl-C may be before it, which is then told, too."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_says_how_many_were_taken(real_broker: BrokerProcess, number: signal.Signals) -> None:
+    """Of messages whose answer has come: at a busy time the signal may be before it, which is then told, too."""
     for attempt in range(5):
-        taken, unknown = _interrupted(real_broker, f"interrupted-{attempt}")
+        taken, unknown = _interrupted(real_broker, f"interrupted-{number}-{attempt}", number)
         assert taken + unknown == 3
         if taken == 3:
             return
     raise AssertionError("no answer was ever taken")
 
 
-def _interrupted(broker: BrokerProcess, topic: str) -> tuple[int, int]:
+def _interrupted(broker: BrokerProcess, topic: str, number: signal.Signals) -> tuple[int, int]:
     command = [sys.executable, "-m", "seaweedq", "publish", topic, "--url", broker.url]
     process = subprocess.Popen(
         command,
@@ -98,9 +99,9 @@ def _interrupted(broker: BrokerProcess, topic: str) -> tuple[int, int]:
         while _messages(broker, topic) < 3:
             assert time.monotonic() < end_s
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, err) == (130, "")
+    assert (process.returncode, err) == (128 + number, "")
     told = re.fullmatch(rf"published (\d) messages to {topic}; the outcome of (\d) more is unknown\n", out)
     assert told, out
     return int(told[1]), int(told[2])

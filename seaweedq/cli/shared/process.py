@@ -70,6 +70,21 @@ def raise_when_loaded() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Lets SIGTERM raise KeyboardInterrupt in the block, with the signal's number, for a command that reports its
+    work."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(number)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def beat() -> None:
     """Sends SIGALRM five times per second, only to wake the process: a signal that arrives just before a blocking call
     does not interrupt the call, and its handler would wait until the call ends. Child processes do not inherit the
