@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, counted, path_text, say
 from seaweedq.cli.shared.output import JSON, TABLE, Output, columns, say_json, say_table
 
 app = typer.Typer(no_args_is_help=True, help="Show, compare, check and evolve the schema of a typed topic.")
@@ -120,7 +120,7 @@ def _tell(output: str, topic: str, before: Facts, answer: Facts, verb: str) -> N
 
 
 def parsed(file: Path) -> Any:
-    """Returns a schema file's content. Raises BadParameter for one that is not JSON."""
+    """Returns a schema file's content. Raises BadParameter, which names the file, for one that is not JSON."""
     import msgspec
 
     from seaweedq.json_reasons import in_words
@@ -128,7 +128,7 @@ def parsed(file: Path) -> Any:
     try:
         return msgspec.json.decode(file.read_bytes())
     except msgspec.DecodeError as error:
-        raise typer.BadParameter(f"{file} is {in_words(error)}") from error
+        raise typer.BadParameter(in_words(error), param_hint=path_text(file)) from error
 
 
 def changes(before: Facts, after: Facts) -> Iterator[dict[str, Any]]:

@@ -131,3 +131,5 @@ def test_what_a_topic_does_not_take_is_an_error_of_one_line(run: Run, real_clien
     assert "has no schema version 7" in run("show", "kept", "--version", "7", code=1)
     real_client.create_topic("plain")
     assert "has no schema version 0" in run("show", "plain", code=1)
+    (cut := tmp_path / "cut.json").write_text('{"fields":')
+    assert run("check", "kept", str(cut), code=2).startswith(f"seaweedq: {cut}: not JSON: it is cut off; see ")
