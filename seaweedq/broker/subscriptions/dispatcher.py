@@ -137,7 +137,7 @@ class Dispatcher:
 
     async def _write_all(self, subscription: Subscription, why: str, handover_s: float | None = None) -> bool:
         """Closes a subscription, and writes a checkpoint of everything. Returns False if another broker dispatches
-        by now. If it fails the subscription is open again."""
+        by now. If it fails the subscription is open again, unless it was forgotten meanwhile."""
         async with subscription.dead_lettering:
             subscription.close(why)
         try:
@@ -145,7 +145,8 @@ class Dispatcher:
                 await self._commit.wait_until_idle()
                 return await self._cursors.save(subscription, handover_s, is_last=True)
         except BaseException:
-            subscription.closed = None
+            if self._opened.is_here(subscription):
+                subscription.closed = None
             raise
 
     async def record_dead_letters(self, subscription: Subscription, segment: int, sent: DeadLetterBatch) -> None:

@@ -23,7 +23,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.records import CursorRecord, HeldLease, SubscriptionRecord
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import JournalUnavailable, NotReady, SeaweedqError
+from seaweedq.errors import JournalUnavailable, NotOwner, NotReady, SeaweedqError
 from seaweedq.segments.frames import Frame
 from tests.support.brokers import inside
 from tests.support.brokers.in_process import ack, make_topic, offsets, publish, pull, running, single, subscribe
@@ -133,6 +133,23 @@ async def test_a_cursor_that_may_not_be_written_keeps_acks_and_stops_no_other(
         await inside.dispatcher(broker).checkpoint()
         assert (await cursor(broker, topic, bad)).acked_to == 1
         assert subscription.pin is None
+
+
+async def test_a_subscription_that_was_forgotten_in_a_handover_stays_closed(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic, dispatcher = await make_topic(broker), inside.dispatcher(broker)
+        await subscribe(broker, topic)
+        subscription = await dispatcher.open(topic, "s")
+        async with subscription.delivering:
+            handing = asyncio.create_task(dispatcher.hand_over(topic, "s"))
+            while subscription.closed is None:
+                await asyncio.sleep(0)
+            dispatcher.forget(topic, "s")
+            handing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await handing
+        with pytest.raises(NotOwner):
+            subscription.check()
 
 
 async def test_a_subscription_whose_epoch_would_fall_is_not_written(tmp_path: Path) -> None:
