@@ -18,16 +18,16 @@ WORKERS := 4
 # Of some files a tier may have no test: pytest's exit status 5, a failure only if all tests were asked for.
 SOME = $(TESTS) $(if $(TESTS),|| [ $$? -eq 5 ])
 
-.PHONY: demo pipeline test test-fast test-all test-versions mutants simulate soak chaos minio weed kafka kube prometheus generator chromium docs check sbom audit bench format wheel clean help
+.PHONY: demo pipeline test test-fast test-all test-versions constraints mutants simulate soak chaos minio weed kafka kube prometheus generator chromium docs check sbom audit bench format wheel clean help
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "seaweedq needs Python 3.11 or newer; PYTHON=/path/to/python3.11 make ... chooses one")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e '.[dev]'
 	@touch $@
 
 demo: $(STAMP)  ## the main job on real data: publish, kill, recover, pull, read with Spark and DuckDB
@@ -57,6 +57,11 @@ test-versions: $(STAMP) ## `make test` with each package at its lowest version t
 	  touch $$other/.installed; \
 	  $(MAKE) test VENV=$$other; \
 	done
+
+constraints: $(STAMP) ## constraints.txt with the newest versions: those of .venv, so that no release of a package changes what CI says
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra dev --no-annotate \
+	  --custom-compile-command 'make constraints' --output-file constraints.txt pyproject.toml
 
 mutants: $(STAMP) ## the tests that find each rule's absence, over copies of the package without it; NAMES='...' some of them
 	$(BIN)/python -m tests.mutants.run $(NAMES)
