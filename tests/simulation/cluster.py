@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from seaweedq.cli.server.broker_process import OVERTIME_S
 from seaweedq.cli.server.journals import new_holdings
 from seaweedq.coordination import keys
 from seaweedq.coordination.membership import BackgroundWork
-from seaweedq.errors import DataFolderInUse, Unavailable, UnfitStore
+from seaweedq.errors import DataFolderInUse, NotReady, Unavailable, UnfitStore
 from seaweedq.journal.holdings import Holdings
 from seaweedq.settings import Settings
 from tests.simulation.backends import CoordinationServer, SimulatedCoordination, SimulatedStore, StoreServer, Trouble
@@ -61,7 +61,7 @@ class Process:
     broker: Broker | None = None
     renewing: Life | None = None
     holdings: Holdings | None = None
-    ids: list[str] = field(default_factory=list)  # of its brokers
+    served: list[str] = field(default_factory=list)  # the ids of its brokers that were ready
     coordination: SimulatedCoordination | None = None
     ended: bool = False
     leaving: asyncio.Event = field(default_factory=asyncio.Event)  # it was told to end
@@ -70,6 +70,13 @@ class Process:
     @property
     def url(self) -> str:
         return f"http://b{self.number}"
+
+    @property
+    def ids(self) -> set[str]:
+        """The ids of its brokers, also of one that has joined, and has a journal, but is not ready."""
+        with suppress(NotReady):
+            return {*self.served, *([self.broker.id] if self.broker else [])}
+        return {*self.served}
 
     @property
     def is_ready(self) -> bool:
@@ -218,7 +225,7 @@ class Cluster:
             if starting.done():
                 starting.result()
                 self.tell(f"{process.life.name} {'waits' if broker.waiting else f'is ready as {broker.id}'}")
-                process.ids += () if broker.waiting else (broker.id,)
+                process.served += () if broker.waiting else (broker.id,)
                 self.network.listen(process.url, process.life, Application(broker))
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if not broker.lost.is_set():

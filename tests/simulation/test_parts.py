@@ -394,6 +394,23 @@ def test_a_transaction_is_in_doubt_and_a_watch_hears_of_it() -> None:
     simulated(work)
 
 
+def test_the_death_of_a_broker_that_was_not_ready_yet_is_known(tmp_path: Path) -> None:
+    """Its journal may have mirrors, and its loss may be accepted."""
+
+    async def work(loop: LivesLoop) -> None:
+        cluster = Cluster(loop, 1, tmp_path, {})
+        with cluster.living():
+            process = cluster.begin(0)
+            while not process.ids:
+                await asyncio.sleep(0.001)
+            (broker,) = process.ids
+            assert not process.is_ready
+            process.life.die()
+        assert cluster.died_s[broker] == loop.time()
+
+    simulated(work)
+
+
 def test_a_set_that_a_change_may_still_name_has_a_last_mirror(tmp_path: Path) -> None:
     """The owner b0 removes the mirror b1, and the change is under way while faults ask whether b2 may die."""
 
@@ -406,7 +423,7 @@ def test_a_set_that_a_change_may_still_name_has_a_last_mirror(tmp_path: Path) ->
             return [number for number in range(3) if cluster.is_last_mirror(number)]
 
         cluster = Cluster(loop, 1, tmp_path, {})
-        cluster.processes = {n: Process(n, Life(f"b{n}#1"), LifeClock(loop), ids=[f"b{n}.1"]) for n in range(3)}
+        cluster.processes = {n: Process(n, Life(f"b{n}#1"), LifeClock(loop), served=[f"b{n}.1"]) for n in range(3)}
         server, owner = cluster.coordination, cluster.processes[0].life
         revision = server.engine.commit([], [named("b1.1", "b2.1")])
         assert revision

@@ -13,6 +13,7 @@ import logging
 import random
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any
 from seaweedq.errors import SeaweedqError
 from seaweedq.settings import Settings
 from tests.simulation import knobs
-from tests.simulation.clients import Client, Observer, Publisher, Reader, Reshaper, Story, WrongAnswer
+from tests.simulation.clients import Client, Observer, Publisher, Reader, Reshaper, Story
 from tests.simulation.cluster import Cluster
 from tests.simulation.consumers import DELAY_S, SOUGHT, STREAMED, Consumer, Listener, Seeker, Subscribed, Tail, failing
 from tests.simulation.faults import Faults
@@ -341,11 +342,13 @@ def simulate(plan: Plan, log: bool = False) -> Outcome:
     logger.addHandler(errors)
     with tempfile.TemporaryDirectory() as folder, knobs.turned(plan.knobs):
         asyncio.set_event_loop(None)
+        world = World(plan, loop, Path(folder))
         try:
-            world = World(plan, loop, Path(folder))
             outcome = loop.run_until_complete(world.run())
-        except (AssertionError, WrongAnswer, Endless) as error:
-            outcome = world.outcome([repr(error), *world.cluster.failures, *loop.errors])
+        except (Exception, Endless) as error:  # one of the judge's own is told with its seed, too
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{error!r}, in {place.name} ({Path(place.filename).name}:{place.lineno})"
+            outcome = world.outcome([text, *world.cluster.failures, *loop.errors])
         if not outcome.wrong:
             outcome.wrong = [*unsound(world.cluster, Path(folder) / "store")]
             errors.told += outcome.wrong  # of damage that is stored
