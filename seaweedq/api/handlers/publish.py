@@ -5,7 +5,6 @@ columns; large bodies are converted in a thread."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -36,6 +35,7 @@ from seaweedq.errors import (
     InvalidRequest,
     JournalUnavailable,
     SchemaMismatch,
+    SeaweedqError,
     SequenceOutOfOrder,
     Unavailable,
 )
@@ -282,8 +282,8 @@ class Publish:
             _check_format(topic.layout, posted.format)
             try:
                 found = await self._append_by_newest(request, topic, posted, producer, deadline)
-            except (InvalidMessages, InvalidRequest, *REFUSALS):
-                if producer is None or not (repeated := await self._repeated(topic, posted, producer, deadline)):
+            except (InvalidMessages, InvalidRequest, *REFUSALS) as error:
+                if producer is None or not (repeated := await self._repeated(topic, posted, producer, deadline, error)):
                     raise
                 found = repeated
         answer = found if isinstance(found, Answer) else await self._answer(found, posted, ids)
@@ -395,11 +395,12 @@ class Publish:
             return await self.publisher.batch(topic, rows, producer, deadline)
 
     async def _repeated(
-        self, topic: Topic, posted: _PublishBody, producer: Producer, deadline: Deadline
+        self, topic: Topic, posted: _PublishBody, producer: Producer, deadline: Deadline, refused: SeaweedqError
     ) -> PublishResult | None:
         """Returns the offsets of a refused request's messages if an earlier attempt stored them, so that they do not
-        seem lost. What was valid then may be refused now: a timestamp by another broker's clock, an upload that has
-        expired, or fields that the newest version of a typed topic's schema has not."""
+        seem lost; if it stored some, their places become the field `taken` of the refusal. What was valid then may be
+        refused now: a timestamp by another broker's clock, an upload that has expired, or fields that the newest
+        version of a typed topic's schema has not."""
         layout: Layout | None = topic.layout
         if posted.schema_id is not None:
             layout = await in_time(self.schemas.pinned(topic, posted.schema_id), deadline)
@@ -416,9 +417,13 @@ class Publish:
                 names.append(more)
                 layout = await in_time(self.schemas.newest_with(topic, names), deadline)
                 continue
-            with self.reader.made(posted.request, rows.nbytes), suppress(SchemaMismatch, SequenceOutOfOrder):
-                return await self.publisher.batch(topic, rows, replace(producer, only_repeats=True), deadline)
-            return None
+            try:
+                with self.reader.made(posted.request, rows.nbytes):
+                    return await self.publisher.batch(topic, rows, replace(producer, only_repeats=True), deadline)
+            except (SchemaMismatch, SequenceOutOfOrder) as error:
+                if taken := error.fields.get("taken"):
+                    refused.fields["taken"] = taken
+                return None
         return None
 
     async def _known(self, request: Request, name: str, posted: _PublishBody) -> Topic:

@@ -235,7 +235,8 @@ class OpenSegment:
         if not pending or not isinstance(verdict, New):
             return verdict
         for known in pending:
-            if (known.sequences, known.count) == (sequences, count):
+            asked = known.sequences
+            if asked and (asked.low, asked.high, known.count) == (sequences.low, sequences.high, count):
                 return InFlight(known.offset)
         newest = max(known.sequences.high for known in pending if known.sequences)
         return New() if sequences.low > newest else OutOfOrder(newest)

@@ -158,6 +158,8 @@ class Publisher:
             prepared = await self._split(topic, prepared.batch, prepared.sequences)
         batch, slices, sequences = prepared.batch, prepared.slices, prepared.sequences
         count = batch.rows.num_rows
+        if sequences and sequences.only_repeats:  # each slice is judged alone: an earlier attempt may have stored some
+            return _published(count, _known(await self._remote.append(topic, slices, batch, sequences, deadline)))
         if closed := [number for number in dict.fromkeys(s.segment for s in slices) if number not in topic.opened]:
             await in_time(self._ownership.open_all(topic, closed), deadline)
         opened = [(one, topic.opened.get(one.segment)) for one in slices]
@@ -209,6 +211,14 @@ def _hashes(rows: pa.RecordBatch, producer: Producer | None, draw: Callable[[], 
     keys = rows.column(at) if at >= 0 else None
     name, first = (producer.id, producer.sequence) if producer else (None, None)
     return hash_rows(keys, rows.num_rows, name, first, draw)
+
+
+def _known(results: Results) -> Results:
+    """Returns results of which each is known. Raises Unavailable if one is not."""
+    for result in results:
+        if isinstance(result, FailedRows) and isinstance(result.error, Unavailable):
+            raise result.error
+    return results
 
 
 def _published(count: int, results: Results) -> PublishResult:
