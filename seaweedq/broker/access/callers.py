@@ -32,7 +32,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import NamedTuple
@@ -64,7 +64,8 @@ FEW = 100  # requests that have ended may stay among those that expire, beside a
 
 
 class AdminToken:
-    """The token in a file; an empty path is none."""
+    """The token in a file; an empty path is none. Each token has a `caller` of its own: requests of the one before do
+    not count."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -129,7 +130,10 @@ class AdminToken:
 
     def _read(self, path: Path, seen: Stamp) -> None:
         content = _read(path)
-        self._digest, self._characters, self._seen = digest_of(content), len(content), seen
+        digest = digest_of(content)
+        if digest != self._digest:
+            self.caller = replace(self.caller)
+        self._digest, self._characters, self._seen = digest, len(content), seen
 
 
 def _stamp(path: Path) -> Stamp:
@@ -209,12 +213,13 @@ class TokenLookups:
             ended.exception()  # its waiters have it; perhaps there are none any more
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _HeldRequest:
     caller: Caller
     action: Action
     resource: Resource
     end: Callable[[], None]
+    expires_us: int
 
 
 class Issuer(NamedTuple):
@@ -309,7 +314,7 @@ class Callers:
         if caller.token is None:
             return caller
         if caller.token == self._admin.caller.token:
-            return self._admin.caller if self._admin.counts else None
+            return caller if self._admin.counts and caller is self._admin.caller else None
         if caller.identity == "jwt":
             found = self.jwts.current(caller.proof) if self.jwts else None
         elif caller.identity == "certificate":
@@ -343,7 +348,7 @@ class Callers:
         if caller.token is None:
             yield
             return
-        held = _HeldRequest(caller, action, resource, end)
+        held = _HeldRequest(caller, action, resource, end, caller.expires_us)
         self._held[held] = None
         for handle in (caller.token, *caller.handles):
             self._by_handle.setdefault(handle, set()).add(held)
@@ -351,7 +356,7 @@ class Callers:
             if len(self._expiring) >= FEW + 2 * len(self._held):
                 self._expiring = [one for one in self._expiring if one[2] in self._held]
                 heapify(self._expiring)
-            heappush(self._expiring, (caller.expires_us, next(self._numbers), held))
+            self._expire(held)
         try:
             yield
         finally:
@@ -421,6 +426,13 @@ class Callers:
         now = self.current(held.caller, now_us)
         if now is None or not judge(now, held.action, held.resource):
             self._end(held)
+        elif now.expires_us < held.expires_us:  # its record has another end since
+            held.expires_us = now.expires_us
+            self._expire(held)
+
+    def _expire(self, held: _HeldRequest) -> None:
+        """Judges a request once more when its time is over."""
+        heappush(self._expiring, (held.expires_us, next(self._numbers), held))
 
     def _end(self, held: _HeldRequest) -> None:
         self._held.pop(held, None)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from seaweedq.access.tokens import draw
+from seaweedq.access.rights import Action, Resource
+from seaweedq.access.tokens import digest_of, draw
 from seaweedq.broker.access.callers import AdminToken
 from seaweedq.client import AsyncClient
 from seaweedq.clock import SystemIds
@@ -174,9 +175,15 @@ async def test_no_token_of_a_principal_that_goes_at_the_same_time(tmp_path: Path
 async def test_the_admins_file_is_read_again(tmp_path: Path) -> None:
     async with access(tmp_path) as http:
         assert await http.status("GET", "/v1/principals", http.admin) == 200
-        (tmp_path / "admin").write_text(another := draw(SystemIds()))
-        callers = inside.callers(http.together.brokers[0])
-        privates.admin(callers).refresh()
+        callers, ended = inside.callers(http.together.brokers[0]), list[str]()
+        caller = callers.find(digest_of(http.admin.encode()))
+        with callers.holding(caller, Action.READ, Resource("t"), lambda: ended.append("a stream of the token before")):
+            callers.end_revoked_requests()
+            assert not ended
+            (tmp_path / "admin").write_text(another := draw(SystemIds()))
+            privates.admin(callers).refresh()
+            callers.end_revoked_requests()
+            assert ended
         assert await http.status("GET", "/v1/principals", http.admin) == 401
         assert await http.status("GET", "/v1/principals", another) == 200
         (tmp_path / "admin").write_text("short")

@@ -180,3 +180,20 @@ def test_a_clock_set_back_amid_a_look_keeps_nothing_that_has_expired() -> None:
         readings.append(10)
         callers.end_revoked_requests()
     assert ended == [1]
+
+
+def test_an_end_that_comes_while_a_request_is_held_ends_it() -> None:
+    """As the first step of a revocation by a broker whose clock is ahead, which dies before the second."""
+    clock = SimpleNamespace(monotonic_s=lambda: 0.0, now_us=lambda: 1)
+    callers = Callers(SimpleNamespace(), clock, AdminToken(None))  # type: ignore[arg-type]
+    callers.view.take([change_of("a", PrincipalRecord("u0", (Grant((Action.READ,), ("*",)),), 1), 1)])
+    callers.view.take([change_of(TOKENS[0], ("a", "u0", None, None, None), 2)])
+    caller, ended = callers.find(bytes(32)), list[int]()
+    assert caller is not None
+    with callers.holding(caller, Action.READ, Resource("t"), partial(ended.append, 1)):
+        callers.view.take([change_of(TOKENS[0], ("a", "u0", 5, None, None), 3)])
+        callers.end_revoked_requests()
+        assert not ended
+        clock.now_us = lambda: 5
+        callers.end_revoked_requests()
+        assert ended == [1]
