@@ -100,18 +100,18 @@ async def refused(call: Any) -> tuple[str, str, dict[str, Any]]:
 
 
 def half_call(
-    target: str, path: str, content: bytes, sent: int | None = None, window: int | None = None
+    target: str, path: str, content: bytes, sent: int | None = None, window: int | None = None, stream: int = 1
 ) -> socket.socket:
     """A connection with a call of which `sent` bytes of its message were sent, all by default, and whose answer nobody
-    reads; `window` is the number of bytes of it that may come."""
+    reads; `window` is the number of bytes of it that may come. The call's `stream` has this number."""
     host, port = target.split(":")
-    block = _head(target, path)
+    block = call_head(target, path)
     data = b"\x00" + len(content).to_bytes(4) + content[:sent]
     frames = [data[at : at + 16_384] for at in range(0, len(data), 16_384)]
     wire = socket.create_connection((host, int(port)))
     settings = b"" if window is None else (4).to_bytes(2) + window.to_bytes(4)
-    wire.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, settings) + frame(1, 4, 1, block))
-    wire.sendall(b"".join(frame(0, 0, 1, one) for one in frames))
+    wire.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, settings) + frame(1, 4, stream, block))
+    wire.sendall(b"".join(frame(0, 0, stream, one) for one in frames))
     return wire
 
 
@@ -134,7 +134,7 @@ class Flood:
         """Opens the connection and its streams."""
         host, port = target.split(":")
         flood = cls(*await asyncio.open_connection(host, int(port)), count, size)
-        flood.begin(_head(target, path))
+        flood.begin(call_head(target, path))
         return flood
 
     def begin(self, head: bytes) -> None:
@@ -206,7 +206,7 @@ def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
     return len(content).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + content
 
 
-def _head(target: str, path: str) -> bytes:
+def call_head(target: str, path: str) -> bytes:
     """The headers of a call."""
     fields = {
         ":method": "POST",

@@ -3,8 +3,9 @@
 A call is the connection of its request: `Client` (relay) is the client's connection, on which there may be many calls.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from seaweedq.access.limits import Account
 from seaweedq.api.connections.connections import Connections
@@ -29,11 +30,8 @@ class Peer(Protocol):
     def taken(self) -> int:
         """How many bytes its client has taken."""
 
-    def begin_answer(self) -> None:
-        """Begins to wait until gRPC has sent a short answer."""
-
-    def end_answer(self) -> None:
-        """Ends such a wait."""
+    def begin_answer(self) -> Callable[[], object]:
+        """Begins to wait until gRPC has sent a short answer. Returns what ends the wait."""
 
     def abort(self) -> None:
         """Ends the connection at once, with all its calls."""
@@ -44,9 +42,9 @@ class Peer(Protocol):
 
 class Call:
     """One call, as the connection of its request, which counts until its end: under the name `address`, unless that is
-    empty. `cut` ends it."""
+    empty. `cut` ends it. It counts as long as its `work` goes on, too."""
 
-    __slots__ = ("_address", "_calls", "certificate", "cut", "peer")
+    __slots__ = ("_address", "_calls", "certificate", "cut", "peer", "work")
 
     def __init__(self, calls: "Calls", peer: Peer, address: str, cut: Callable[[], object]) -> None:
         self._calls = calls
@@ -54,9 +52,13 @@ class Call:
         self.peer = peer
         self.certificate = peer.certificate
         self.cut = cut
+        self.work: asyncio.Future[Any] | None = None
 
     def end(self) -> None:
-        """Counts no more."""
+        """Counts no more, once its work has ended."""
+        if self.work and not self.work.done():
+            self.work.add_done_callback(lambda _: self.end())
+            return
         self.peer.calls -= 1
         if not self.peer.calls:
             release_connection(self)
@@ -106,18 +108,18 @@ class Calls:
         connections: Connections,
         counted: Callable[[str], str],
         refusals: Refusals,
-        peers: Mapping[str, Peer],
+        find: Callable[[str], Peer | None],
     ) -> None:
         self.connections = connections
         self._counted = counted
         self._refusals = refusals
-        self._peers = peers
+        self._find = find
         self._by_address: dict[str, int] = {}
 
     def begin(self, name: str, cut: Callable[[], object]) -> Call:
         """Counts a call of a peer, by gRPC's name for it, until it ends. Raises Overloaded, and Unavailable if no
         connection has the name."""
-        peer = self._peers.get(name)
+        peer = self._find(name)
         if peer is None:
             raise Unavailable("the connection of this gRPC call was closed")
         address = self._counted(peer.address)

@@ -22,6 +22,7 @@ from pathlib import Path
 from ssl import SSLContext
 from struct import Struct
 from typing import cast
+from urllib.parse import quote
 
 from seaweedq.access.limits import Account
 from seaweedq.api.connections.connections import Admission, ConnectionBounds
@@ -46,15 +47,19 @@ class Relay:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.clients: dict[str, Client] = {}  # by gRPC's name
+        self.clients: dict[str, Client] = {}  # by the names of their sockets in the folder
         self._made = 0
         self._empty = asyncio.Event()
         self._server: asyncio.Server | None = None
 
     @property
     def target(self) -> str:
-        """Where gRPC listens."""
-        return f"unix:{self._folder}/grpc"
+        """Where gRPC listens, as a URI."""
+        return f"unix:{quote(str(self._folder))}/grpc"
+
+    def find(self, peer: str) -> "Client | None":
+        """Returns the client that gRPC calls so. gRPC quotes the folder's name in its own way."""
+        return self.clients.get(peer.rpartition("/")[2])
 
     async def start(
         self, listener: socket.socket, bounds: ConnectionBounds, context: Callable[[], SSLContext] | None
@@ -88,8 +93,8 @@ class Relay:
     async def connect(self, client: "Client") -> None:
         """Connects a client to gRPC. Raises OSError."""
         self._made += 1
-        place = self._folder / str(self._made)
-        name = f"unix:{place}"
+        name = str(self._made)
+        place = self._folder / name
         loop = asyncio.get_running_loop()
         with ExitStack() as failing:
             wire = failing.enter_context(socket.socket(socket.AF_UNIX))
@@ -117,12 +122,13 @@ class Client(asyncio.Protocol):
         self.certificate: ClientCertificate | None = None
         self.calls = 0
         self.unread: dict[UnreadBuffer, None] = {}
-        self._answers = self._sent_answers = 0  # short ones of unary calls, so far
+        self._answers: dict[int, None] = {}  # short ones of unary calls that gRPC has not sent, by number
+        self._last_answer = 0
         self._looks = False  # whether it looks again if the client takes them
-        self._told = 0  # bytes
         self.inner: asyncio.Transport | None = None
         self._transport: asyncio.Transport | None = None
         self._streams: dict[int, Arriving] = {}
+        self._newest = 0  # number of a stream
         self._sent, self._answered = Frames(self._hear, PREFACE_BYTES), Frames(self._tell, skips_data=True)
         self._touched: list[Arriving] = []  # by the bytes that have just come
         self._early: list[bytes] = []  # came before gRPC was connected
@@ -182,42 +188,39 @@ class Client(asyncio.Protocol):
 
     @property
     def taken(self) -> int:
-        """How many bytes of answers the client has taken."""
-        return self._told - (self._transport.get_write_buffer_size() if self._transport else 0)
+        """How many bytes of messages the client has taken. What answers its pings is none of them."""
+        return self._answered.data_bytes - (self._transport.get_write_buffer_size() if self._transport else 0)
 
     def answer(self, data: bytes) -> None:
         """Hands on what the broker sends."""
         if self._transport is not None:
-            self._told += len(data)
             self._answered.feed(data)
             self._transport.write(data)
 
-    def begin_answer(self) -> None:
-        """Waits until gRPC has sent a short answer; ends the connection if the client takes no byte for
-        answer_timeout_s meanwhile. One timer looks after all answers."""
-        self._answers += 1
+    def begin_answer(self) -> Callable[[], object]:
+        """Waits until gRPC has sent a short answer, and calls what this returns; ends the connection if that takes much
+        longer than answer_timeout_s, whatever else the client takes. One timer looks after all answers."""
+        self._last_answer += 1
+        self._answers[self._last_answer] = None
         if not self._looks:
             self._look_later()
-
-    def end_answer(self) -> None:
-        """Ends such a wait."""
-        self._sent_answers += 1
+        return partial(self._answers.pop, self._last_answer, None)
 
     def _look_later(self) -> None:
         self._looks = True
-        loop, timeout_s = asyncio.get_running_loop(), self._bounds.answer_timeout_s
-        loop.call_later(timeout_s, self._look, self._answers, self.taken)
+        loop, oldest = asyncio.get_running_loop(), next(iter(self._answers))
+        loop.call_later(self._bounds.answer_timeout_s, self._look, oldest)
 
-    def _look(self, answers: int, taken: int) -> None:
-        """Looks whether all of so many first answers were sent, or a byte was taken since."""
+    def _look(self, oldest: int) -> None:
+        """Looks whether the answer was sent that waited for longest."""
         self._looks = False
         if self._transport is None:
             return
-        if self._sent_answers < answers and self.taken == taken:
+        if oldest in self._answers:
             told = f"the client did not read a message within answer_timeout_s={self._bounds.answer_timeout_s:g}"
             self._bounds.refusals.note("unread_answer", told)
             self.abort()
-        elif self._sent_answers < self._answers:
+        elif self._answers:
             self._look_later()
 
     def pause_writing(self) -> None:
@@ -271,7 +274,8 @@ class Client(asyncio.Protocol):
     def _hear(self, kind: int, flags: int, number: int, content: memoryview | None) -> None:
         """Follows the streams of the client; `content` is a piece of a frame of data, None its end."""
         stream = self._streams.get(number)
-        if kind == HEADERS and content is None and stream is None and number:
+        if kind == HEADERS and content is None and number > self._newest:  # gRPC ignores those of earlier numbers
+            self._newest = number
             self._streams[number] = stream = Arriving(self._bounds.bodies, self._dismiss)
             self._bounds.connections.mark_busy(self)
         if stream is None:
@@ -382,10 +386,11 @@ class Arriving:
 class Frames:
     """Splits bytes into frames of HTTP/2, behind `before` other bytes. `hear` is told kind, flags, stream and content
     of each piece of data without its padding, unless it `skips_data`; and of the end of each frame, with None as
-    content."""
+    content. `data_bytes` counts what frames of data have had."""
 
     __slots__ = (
         *("_before", "_flags", "_head", "_hear", "_is_padded", "_kind", "_left", "_padding", "_skips_data", "_stream"),
+        "data_bytes",
     )
 
     def __init__(
@@ -395,6 +400,7 @@ class Frames:
         self._before = before
         self._skips_data = skips_data
         self._head = b""
+        self.data_bytes = 0
         self._left = self._padding = self._kind = self._flags = self._stream = 0
         self._is_padded = False  # the next byte says how long the padding is
 
@@ -416,8 +422,10 @@ class Frames:
                 self._left, self._stream = high << 16 | low, stream & 0x7FFF_FFFF
                 self._padding, self._is_padded = 0, self._kind == DATA and bool(self._flags & PADDED)
             size = min(self._left, end - at)
-            if size and self._kind == DATA and not self._skips_data:
-                self._take(view[at : at + size])
+            if size and self._kind == DATA:
+                self.data_bytes += size
+                if not self._skips_data:
+                    self._take(view[at : at + size])
             self._left -= size
             at += size
             if not self._left:

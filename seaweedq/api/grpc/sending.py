@@ -2,11 +2,11 @@
 
 A message that its client does not take in time stays in gRPC until the connection ends: a status goes behind it, and
 gRPC has no way to end one call. So its bytes, and the call itself, count until gRPC has sent the status or given it up.
-A large message counts as an answer of HTTP does (connections/memory), COPIES times: a client that goes on not to take
-it, or takes it slowly while others need the memory, loses its connection, and that frees the memory.
+A message counts as an answer of HTTP does (connections/memory), COPIES times: a client that goes on not to take it, or
+takes it slowly while others need the memory, loses its connection, and that frees the memory.
 
-The answer of a unary call goes together with its status, in one step of gRPC. If its client takes nothing for
-answer_timeout_s, no status can tell why, and the connection ends at once.
+The answer of a unary call goes together with its status, in one step of gRPC. A short one is not counted; if its client
+does not take it within answer_timeout_s, no status can tell why, and the connection ends at once.
 
 The head of a stream goes by itself, before the first message. Otherwise, gRPC would not know that it was sent, once a
 message is given up, and refuse to send the status.
@@ -76,8 +76,7 @@ class Sending:
             counted.enter_context(self.counting(len(content)))
             self.held.append(counted.close)
         else:
-            self.peer.begin_answer()
-            self.held.append(self.peer.end_answer)
+            self.held.append(self.peer.begin_answer())
         return content
 
     async def write(self, content: bytes) -> None:
@@ -91,9 +90,6 @@ class Sending:
     @contextmanager
     def counting(self, size: int) -> Iterator[None]:
         """Counts a message of `size` bytes while it is made and sent; until the call ends if gRPC keeps it."""
-        if size < LARGE_BYTES:
-            yield
-            return
         peer, before = self.peer, self.peer.taken
         unread = UnreadBuffer(lambda: COPIES * max(0, size - (peer.taken - before)), self._cut)
         self._unread.begin(unread)

@@ -22,12 +22,13 @@ client takes nothing. Compressed messages are refused, since gRPC decompresses t
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from ssl import SSLContext
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import grpc
@@ -64,6 +65,7 @@ from seaweedq.api.problems import problem, unexpected
 from seaweedq.api.request import CONNECTION, ClientGone
 from seaweedq.broker.broker import Broker
 from seaweedq.errors import (
+    InvalidRequest,
     NotReady,
     RequestTimeout,
     RequestTooLarge,
@@ -82,6 +84,7 @@ KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20
 IDLE_S = 60  # after which a connection without calls ends, so that others find a place
 AGE_S, AGE_GRACE_S = 600.0, 60.0  # of a connection, and how long its calls may go on then
 HEALTH = "grpc.health.v1.Health"
+FOLDER_BYTES = 90  # of its path: that of a Unix socket has 107 at most
 WATCH_S = 0.5  # between two looks of a health watch
 PASSED = ("authorization", "traceparent", "user-agent", "x-forwarded-for")  # metadata that the request gets as headers
 THREAD_BYTES = 64 * 1024  # of an answer that is not
@@ -123,6 +126,14 @@ class GrpcServer:
         self._server: Any = None
         self._ending: asyncio.Task[None] | None = None
         self._folder = TemporaryDirectory(prefix="seaweedq-", ignore_cleanup_errors=True)
+        if len(os.fsencode(self._folder.name)) > FOLDER_BYTES:
+            self._folder.cleanup()
+            listener.close()
+            raise InvalidRequest(
+                f"grpc_port needs a shorter folder for temporary files than {gettempdir()!r}: set the environment "
+                f"variable TMPDIR to a path of at most {FOLDER_BYTES - len(Path(self._folder.name).name) - 1} bytes",
+                field="grpc_port",
+            )
         self.relay = Relay(Path(self._folder.name))
         self._door: Door | None = None
 
@@ -163,7 +174,7 @@ class Door:
         reader = application.parts.reader
         self._decoding, self._unread = reader.decoding, reader.unread
         counted, refusals = application.addresses.counted, application.refusals
-        self.calls = Calls(application.connections, counted, refusals, relay.clients)
+        self.calls = Calls(application.connections, counted, refusals, relay.find)
         self._orphans: dict[asyncio.Task[Any], None] = {}  # which go on without their calls
 
     def handlers(self) -> Iterator[grpc.GenericRpcHandler]:
@@ -247,7 +258,7 @@ class Door:
             if not was_cut:
                 raise ClientGone from None
             task.uncancel()
-            detail = "the broker ended the call, since others needed its place; try again"
+            detail = "the broker ended the call, because it is stopping, or other calls need the memory; try again"
             return None, status_of_error(Unavailable(detail))
         except ClientGone:
             raise
@@ -259,7 +270,8 @@ class Door:
         """Answers a unary call."""
         scope = self._scope(sending.context, call)
         caller = await self._application.check_caller(scope)
-        found = await self._found(method, await self.read_one(sending.context), scope, caller)
+        outgoing = await self._outgoing(method, await self.read_one(sending.context), scope, caller)
+        found = await self._found(method, call, scope, outgoing)
         if found.status >= 400:
             raise StatusError(status_of_problem(found.status, found.headers, found.body))
         if len(found.body) < THREAD_BYTES:
@@ -277,20 +289,21 @@ class Door:
         with _staying(call):
             while (content := await self._following(sending.context)) is not None:
                 try:
-                    found = await self._found(method, content, scope, caller)
+                    outgoing = await self._outgoing(method, content, scope, caller)
+                    del content  # the request's memory alone counts from here on
+                    found = await self._found(method, call, scope, outgoing)
                 except SeaweedqError as error:
                     found = Incoming(*problem(error))
-                del content
                 if found.status >= 400:
                     told = {**msgspec.json.decode(found.body), "batches": answer.batches}
                     raise StatusError(status_of_problem(found.status, found.headers, msgspec.json.encode(told)))
                 method.answer(answer, found)
                 await sending.write(answer.SerializeToString())
 
-    async def _found(self, method: Unary, content: bytes, scope: MutableMapping[str, Any], caller: str) -> Incoming:
-        """Returns the answer to a message. The request goes on if the call ends, unless the method `lasts`."""
-        outgoing = await self._outgoing(method, content, scope, caller)
+    async def _found(self, method: Unary, call: Call, scope: MutableMapping[str, Any], outgoing: Outgoing) -> Incoming:
+        """Returns the answer to a request, which goes on if the call ends, unless the method `lasts`."""
         work = asyncio.create_task(self.ask(scope, outgoing))
+        call.work = work
         try:
             found = await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -450,6 +463,8 @@ class Door:
         return sending.last(health_pb2.HealthCheckResponse(status=status).SerializeToString())
 
     async def _watch_health(self, sending: Sending, call: Call) -> None:
+        """Tells how a service is, now and after each change. It has the place of a stream, so a stranger gets none."""
+        await self._application.check_caller(self._scope(sending.context, call))
         request = decoded(health_pb2.HealthCheckRequest, await self.read_one(sending.context))
         told = None
         with _staying(call):

@@ -5,10 +5,13 @@ import json
 import resource
 import socket
 import ssl
+import tempfile
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import quote
@@ -32,8 +35,8 @@ from seaweedq.api.problems import Refusals
 from seaweedq.cli.server import http_server
 from seaweedq.cli.server.http_server import grpc_port_of
 from seaweedq.clock import SystemClock, SystemIds
-from seaweedq.errors import Overloaded, Unavailable
-from tests.support.grpc_door import Calls, Door, Flood, door, frame, half_call, ping, refused
+from seaweedq.errors import InvalidRequest, Overloaded, Unavailable
+from tests.support.grpc_door import Calls, Door, Flood, call_head, door, frame, half_call, ping, refused
 from tests.support.http.certificates import Authority
 from tests.support.processes.broker_process import free_port
 
@@ -191,9 +194,11 @@ async def test_a_short_answer_that_nobody_takes_ends_the_connection(
         await opened.calls.CreateTopic(topic="t")
         request = pb.GetTopicRequest(topic="t").SerializeToString()
         with half_call(opened.target, "/seaweedq.v1.AdminService/GetTopic", request, window=0) as wire:
-            clients = opened.served.server.grpc.relay.clients
+            clients, streams = opened.served.server.grpc.relay.clients, count(3, 2)
             async with asyncio.timeout(10):
                 while "unread_answer" not in await refusals_of(opened):
+                    with suppress(OSError):  # the heads of other answers, which have no window, keep nothing alive
+                        wire.sendall(frame(1, 5, next(streams), call_head(opened.target, "/seaweedq.v1.No/Call")))
                     await asyncio.sleep(0.01)
                 while any(client.calls for client in clients.values()):
                     await asyncio.sleep(0.01)
@@ -203,6 +208,49 @@ async def test_a_short_answer_that_nobody_takes_ends_the_connection(
                     pass
         assert (await opened.calls.GetTopic(topic="t")).topic.name == "t"
     assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
+async def test_short_messages_of_streams_that_nobody_takes_count(tmp_path: Path) -> None:
+    async with door(tmp_path, answer_timeout_s=0.5) as opened:
+        await opened.calls.Publish(topic="t", messages=[pb.NewMessage(value=json.dumps("x" * 9000).encode())])
+        request = pb.ReadRequest(topic="t", end="earliest").SerializeToString()
+        with half_call(opened.target, "/seaweedq.v1.QueueService/Read", request, window=100):
+            async with asyncio.timeout(15):
+                while opened.broker.budget.answers < 9000:
+                    await asyncio.sleep(0.01)
+                while "unread_answer" not in await refusals_of(opened):
+                    await asyncio.sleep(0.01)
+            assert opened.broker.budget.answers > 9000, "gRPC has it yet"
+        async with asyncio.timeout(15):
+            while opened.broker.budget.answers:
+                await asyncio.sleep(0.01)
+
+
+async def test_heads_that_grpc_ignores_take_no_memory(opened: Door) -> None:
+    with half_call(opened.target, PUBLISH, b"0123456789", 5, stream=2001) as wire:
+        wire.sendall(b"".join(frame(1, 5, number, b"\x82") for number in range(1, 2001, 2)) + ping())
+        wire.settimeout(10)
+        seen = b""
+        while frame(6, 1, 0, bytes(8)) not in seen:
+            seen += (part := await asyncio.to_thread(wire.recv, 65_536))
+            assert part
+        (client,) = (one for one in opened.served.server.grpc.relay.clients.values() if one._streams)
+        assert list(client._streams) == [2001]
+
+
+@pytest.mark.parametrize("name", ["with space", "per%20cent", "hash#x"])
+async def test_the_folder_for_temporary_files_may_have_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with TemporaryDirectory() as short:
+        (folder := Path(short) / name).mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        async with door(tmp_path) as opened:
+            await opened.calls.Publish(**ONE)
+        (long := folder / ("x" * 90)).mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(long))
+        with pytest.raises(InvalidRequest, match="set the environment variable TMPDIR to a path of at most"):
+            grpc_port_of(opened.broker.process.settings, None)
 
 
 async def test_a_call_that_is_cut_for_others_gets_a_status(opened: Door, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +263,7 @@ async def test_a_call_that_is_cut_for_others_gets_a_status(opened: Door, monkeyp
             await asyncio.sleep(0.01)
         cuts[0]()
         code, text, _ = await refused(waiting)
-    assert (code, "others needed its place" in text) == ("UNAVAILABLE", True)
+    assert (code, "other calls need the memory" in text) == ("UNAVAILABLE", True)
 
 
 async def refusals_of(opened: Door) -> set[str]:
@@ -429,6 +477,7 @@ async def test_no_request_outlives_the_port(opened: Door, monkeypatch: pytest.Mo
         await call
     await asyncio.sleep(0.1)  # until the broker has heard of it
     assert not asked[0].done()
+    assert [client.calls for client in opened.served.server.grpc.relay.clients.values()] == [1], "it counts until then"
     opened.served.stop.ask()
     async with asyncio.timeout(30):
         await opened.served.ended
@@ -496,13 +545,16 @@ async def test_a_certificate_of_a_client_stands_for_its_principal(tmp_path: Path
                     await asyncio.sleep(0.01)
 
 
-async def test_reflection_is_not_for_strangers(tmp_path: Path) -> None:
+async def test_reflection_and_watches_are_not_for_strangers(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(draw(SystemIds()))
     largest, auth = 16 * 2**20, {"auth": "required", "admin_token_file": str(tmp_path / "token")}
     async with door(tmp_path / "data", max_request_bytes=largest, memory_budget_bytes=4 * largest, **auth) as opened:
         stub = reflection_pb2_grpc.ServerReflectionStub(opened.calls.channel)
         requests = [reflection_pb2.ServerReflectionRequest(list_services="")]
         assert (await refused(stub.ServerReflectionInfo(iter(requests)).read()))[0] == "UNAUTHENTICATED"
+        health = health_pb2_grpc.HealthStub(opened.calls.channel)
+        assert (await refused(health.Watch(health_pb2.HealthCheckRequest()).read()))[0] == "UNAUTHENTICATED"
+        assert (await health.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
 
 
 def test_the_calls_of_an_address_are_bounded() -> None:
@@ -512,7 +564,7 @@ def test_the_calls_of_an_address_are_bounded() -> None:
     peers: dict[str, Any] = {}
     for name, address in (("a", "10.0.0.1"), ("b", "10.0.0.1"), ("c", "::1"), ("d", "10.0.0.2")):
         peers[name] = SimpleNamespace(address=address, account=None, certificate=None, calls=0)
-    calls = CallCounts(connections, lambda address: "" if address == "::1" else address, refusals, peers)
+    calls = CallCounts(connections, lambda address: "" if address == "::1" else address, refusals, peers.get)
     first, second = calls.begin("a", print), calls.begin("b", print)
     with pytest.raises(Overloaded, match="2 calls from"):
         calls.begin("a", print)
