@@ -118,6 +118,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deferred: tuple[Any, Any] | None = None
         self._admission = Admission.NONE
         self._running: Any = None  # the request that is being answered
+        self._work: asyncio.Task[None] | None = None  # that answers it
         self._held_back = False  # reading is paused until all that came is parsed, and has begun
         self._extensions = {CONNECTION: self}
         self.account: Account | None = None
@@ -137,18 +138,25 @@ class BoundedProtocol(HttpToolsProtocol):
             self._send_and_close(self._no_place())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends the wait for a head, and forgets its unread answers."""
+        """Ends the wait for a head, and forgets its unread answers. It has its place as long as its request goes on:
+        clients that come, ask and go would else have requests without end."""
         self._stop_timer()
         self._stop_body_timer()
         self._release_early()
         self._bounds.unread.end(self._unread)
-        self._bounds.connections.leave(self)
-        release_connection(self)
+        if self._work and not self._work.done():
+            self._work.add_done_callback(self._free_place)
+        else:
+            self._free_place()
         if self._running and not self._running.response_complete:  # uvicorn tells only the one that was parsed last
             self._running.disconnected = True
             self._running.message_event.set()
         self._unparsed = self._deferred = None
         super().connection_lost(exc)
+
+    def _free_place(self, _: object = None) -> None:
+        self._bounds.connections.leave(self)
+        release_connection(self)
 
     def on_message_begin(self) -> None:
         """Counts from the begin of a head."""
@@ -365,7 +373,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._running = cycle
             if cycle.scope["http_version"] == "1.0":
                 app = UntilClosed(app, cycle)
-            super()._start_asgi_task(cycle, app)
+            self._work = task = self.loop.create_task(cycle.run_asgi(app))
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
 
     def _parse(self, data: bytes | memoryview) -> None:
         """As uvicorn's `data_received`, which goes on behind any head that wishes for another protocol as if no body

@@ -208,3 +208,19 @@ async def test_requests_that_wait_for_their_turn_count_with_bodies(requests: int
             data = await heard(client, b"\r\n\r\n")
             count += data.count(b"200 OK")
         await until(lambda: limits.budget.incomplete == 0)
+
+
+async def test_a_request_whose_client_has_gone_keeps_its_place() -> None:
+    """Else clients that ask and go would have requests without end while a journal stands still."""
+    app, limits = App(), Limits()
+    app.may_answer.clear()
+    async with serving(app, limits) as port:
+        for count in range(1, 4):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /at-once HTTP/1.1\r\nHost: x\r\n\r\n")
+            await until(lambda count=count: len(app.scopes) == count)  # type: ignore[misc]
+            writer.close()
+        await asyncio.sleep(0.1)
+        assert len(limits.connections) == 3
+        app.may_answer.set()
+        await until(lambda: not len(limits.connections))
