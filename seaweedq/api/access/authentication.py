@@ -286,12 +286,13 @@ class Authentication:
             self._shown.add(header, header[len(BEARER) :], caller, route.action, resource)
 
     async def while_allowed(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
-        """Returns the result of the `work` of a request that lasts. It is cancelled if its caller loses the right.
+        """Returns the result of the `work` of a request that lasts. It is cancelled if its caller loses the right, or
+        counts no more, if its route needs none.
         Raises Unauthenticated then, Forbidden if the token counts still, and may only do less than before, and NotReady
         if the broker had no lease. The broker that has relayed a request ends it: it knows the token, which this one
         may not know yet, or ever, as that of the other one's admin."""
         action, resource = request.route.action, request.resource
-        if action is None or request.caller.token is None or request.is_relayed:
+        if request.caller.token is None or request.is_relayed:
             return await work
         task, ended = asyncio.current_task(), False
         assert task is not None
@@ -311,7 +312,7 @@ class Authentication:
             now = self._callers.current(request.caller)
             if now is None:
                 raise Unauthenticated(REFUSED) from None
-            if not judge(now, action, resource):
+            if action is not None and not judge(now, action, resource):
                 raise forbidden(action, resource) from None
             raise NotReady(
                 "this broker cannot check tokens: its lease has expired, or its clock was set back"

@@ -41,13 +41,14 @@ class Peer(Protocol):
 
 
 class Call:
-    """One call, as the connection of its request, which counts until its end: under the name `address`, unless that is
-    empty. `cut` ends it. It counts as long as its `work` goes on, too."""
+    """One call of a method, as the connection of its request, which counts until its end: under the name `address`,
+    unless that is empty. `cut` ends it. It counts as long as its `work` goes on, too."""
 
-    __slots__ = ("_address", "_calls", "certificate", "cut", "peer", "work")
+    __slots__ = ("_address", "_calls", "certificate", "cut", "method", "peer", "work")
 
-    def __init__(self, calls: "Calls", peer: Peer, address: str, cut: Callable[[], object]) -> None:
+    def __init__(self, calls: "Calls", peer: Peer, address: str, method: str, cut: Callable[[], object]) -> None:
         self._calls = calls
+        self.method = method
         self._address = address
         self.peer = peer
         self.certificate = peer.certificate
@@ -116,7 +117,7 @@ class Calls:
         self._find = find
         self._by_address: dict[str, int] = {}
 
-    def begin(self, name: str, cut: Callable[[], object]) -> Call:
+    def begin(self, name: str, method: str, cut: Callable[[], object]) -> Call:
         """Counts a call of a peer, by gRPC's name for it, until it ends. Raises Overloaded, and Unavailable if no
         connection has the name."""
         peer = self._find(name)
@@ -131,7 +132,7 @@ class Calls:
                 raise Overloaded(f"{detail}; try again", max_connections_per_address=most)
             self._by_address[address] = count + 1
         peer.calls += 1
-        return Call(self, peer, address, cut)
+        return Call(self, peer, address, method, cut)
 
     def end(self, address: str) -> None:
         """Counts one call of an address less."""

@@ -32,13 +32,17 @@ Context = Any  # grpc.aio.ServicerContext
 
 
 class Sending:
-    """The way to the client of one call. `held` are functions that release what counts until gRPC has ended the call,
-    `failed` the error after which nothing more can be sent, `peer` the client's connection, once the call counts."""
+    """The way to the client of one call of a `method`. `held` are functions that release what counts until gRPC has
+    ended the call, `failed` the error after which nothing more can be sent, `peer` the client's connection, once the
+    call counts."""
 
     peer: Peer
 
-    def __init__(self, context: Context, unread: UnreadAnswers, refusals: Refusals, timeout_s: float) -> None:
+    def __init__(
+        self, context: Context, unread: UnreadAnswers, refusals: Refusals, timeout_s: float, method: str = ""
+    ) -> None:
         self.context = context
+        self.method = method
         self.held: list[Callable[[], object]] = []
         self.failed: Exception | None = None
         self._unread = unread

@@ -218,7 +218,7 @@ class Door:
         application, timeout_s = self._application, self._settings.answer_timeout_s
 
         async def handle(_: Any, context: Context) -> bytes | None:
-            sending = Sending(context, self._unread, application.refusals, timeout_s)
+            sending = Sending(context, self._unread, application.refusals, timeout_s, name)
             context.add_done_callback(sending.release)
             try:
                 content, status = await self._answer_of(sending, serve, more)
@@ -246,7 +246,7 @@ class Door:
             task.cancel()
 
         try:
-            call = self.calls.begin(sending.context.peer(), cut)
+            call = self.calls.begin(sending.context.peer(), sending.method, cut)
             sending.held.append(call.end)
             sending.peer = call.peer
             return await serve(sending, call, *more), None
@@ -282,11 +282,13 @@ class Door:
         return sending.last(content)
 
     async def _serve_each(self, sending: Sending, call: Call, method: Unary) -> None:
-        """Answers the messages of a stream, one after the other; each answer says how many there were."""
+        """Answers the messages of a stream, one after the other, as long as its caller counts; each answer says how
+        many there were."""
         scope = self._scope(sending.context, call)
         caller = await self._application.check_caller(scope)
         answer = method.gives()
-        with _staying(call):
+
+        async def each() -> None:
             while (content := await self._following(sending.context)) is not None:
                 try:
                     outgoing = await self._outgoing(method, content, scope, caller)
@@ -299,6 +301,9 @@ class Door:
                     raise StatusError(status_of_problem(found.status, found.headers, msgspec.json.encode(told)))
                 method.answer(answer, found)
                 await sending.write(answer.SerializeToString())
+
+        with _staying(call):
+            await self._application.while_known(scope, each)
 
     async def _found(self, method: Unary, call: Call, scope: MutableMapping[str, Any], outgoing: Outgoing) -> Incoming:
         """Returns the answer to a request, which goes on if the call ends, unless the method `lasts`."""
@@ -401,16 +406,16 @@ class Door:
 
     def _scope(self, context: Context, call: Call) -> MutableMapping[str, Any]:
         """Returns the scope of a request that all requests of a call begin with: the caller's token, its address, its
-        connection; and no path yet."""
+        connection. The path is that of the call, as long as its message has not told another one."""
         headers = []
         for name, value in context.invocation_metadata():
             if name in PASSED:
                 headers.append((name.encode(), value if isinstance(value, bytes) else value.encode("utf-8")))
         return {
             "type": "http",
-            "method": "",
-            "path": "/",
-            "raw_path": b"/",
+            "method": "POST",
+            "path": f"/{call.method}",
+            "raw_path": f"/{call.method}".encode(),
             "query_string": b"",
             "asgi": {"version": "3.0"},
             "http_version": "2",
@@ -464,10 +469,12 @@ class Door:
 
     async def _watch_health(self, sending: Sending, call: Call) -> None:
         """Tells how a service is, now and after each change. It has the place of a stream, so a stranger gets none."""
-        await self._application.check_caller(self._scope(sending.context, call))
+        scope = self._scope(sending.context, call)
+        await self._application.check_caller(scope)
         request = decoded(health_pb2.HealthCheckRequest, await self.read_one(sending.context))
-        told = None
-        with _staying(call):
+
+        async def watch() -> None:
+            told = None
             while True:
                 status = self._health_of(request.service)
                 if status != told:
@@ -476,6 +483,9 @@ class Door:
                 if self._broker.readiness.stopping:
                     return
                 await asyncio.sleep(WATCH_S)
+
+        with _staying(call):
+            await self._application.while_known(scope, watch)
 
     def _health_of(self, service: str) -> int:
         if service and service not in {f"{pb.DESCRIPTOR.package}.{name}" for name in METHODS}:

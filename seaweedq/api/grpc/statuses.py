@@ -48,6 +48,8 @@ _BY_SLUG = {
     "topic-being-deleted": Code.ABORTED,
 }
 _TOLD = ("type", "title", "status", "detail")
+_FIELDS = {"Producer-Id": "producer_id", "Producer-Sequence": "producer_sequence", "Schema-Id": "schema_id"}
+"""The fields of messages that are headers in HTTP, by these."""
 
 
 def status_of_error(error: SeaweedqError) -> status_pb2.Status:
@@ -59,6 +61,10 @@ def status_of_error(error: SeaweedqError) -> status_pb2.Status:
 def status_of_problem(status: int, headers: Mapping[str, str], body: bytes) -> status_pb2.Status:
     """Returns the status of an answer with a problem."""
     told: dict[str, Any] = msgspec.json.decode(body)
+    for header, field in _FIELDS.items():
+        told["detail"] = str(told["detail"]).replace(header, field)
+        if told.get("field") == header:
+            told["field"] = field
     slug = str(told["type"]).rpartition("/")[2]
     code = _BY_SLUG.get(slug) or _BY_STATUS.get(status, Code.INTERNAL)
     found = status_pb2.Status(code=code.value[0], message=_cut(str(told["detail"])))

@@ -41,7 +41,7 @@ def document_of(message: Message, outer: str = "") -> Document:
         else:
             found[field.name] = _inner(value, at)
     mask = getattr(message, MASK, None)
-    return found if mask is None else _reset(found, mask.paths)
+    return found if mask is None else _reset(found, mask.paths, message.DESCRIPTOR.fields_by_name)
 
 
 def fill(message: Message, document: Mapping[str, Any]) -> None:
@@ -80,8 +80,9 @@ def moment(time: Any, field: str) -> str:
     """Returns the time of a field as text. Raises InvalidRequest if it is none of the years 1 to 9999."""
     try:
         return str(time.ToJsonString())
-    except ValueError as error:
-        raise InvalidRequest(f"{field} is not valid: {error}", field=field) from None
+    except ValueError:
+        told = "must be of the years 1 to 9999, with 0 to 999,999,999 nanos"
+        raise InvalidRequest(f"{field} {told}", field=field) from None
 
 
 def _inner(message: Message, at: str) -> Any:
@@ -111,8 +112,9 @@ def _schema_of(text: str) -> Any:
         raise InvalidRequest(f"schema is not JSON: {error}", field="schema", value=text[:100]) from None
 
 
-def _reset(document: Document, paths: Iterable[str]) -> Document:
-    """Returns the document with null for each field of the mask that it does not have."""
+def _reset(document: Document, paths: Iterable[str], fields: Mapping[str, Any]) -> Document:
+    """Returns the document with null for each field of the mask that it does not have. A group of fields is all of
+    them."""
     for count, path in enumerate(paths):
         if count >= MAX_PATHS:
             raise InvalidRequest(f"update_mask must have at most {MAX_PATHS} paths", field=MASK, bound=MAX_PATHS)
@@ -121,12 +123,17 @@ def _reset(document: Document, paths: Iterable[str]) -> Document:
             raise InvalidRequest(
                 f"update_mask names {path[:100]!r}, which is not a field", field=MASK, value=path[:100]
             )
-        place = document.setdefault(outer[0], {}) if outer else document
+        if path in ("backoff", "backoff.delays_s"):
+            document.setdefault("backoff_s", None)
+            continue
+        group = fields[path].message_type if path in fields else None
+        place = document.setdefault(path if group else outer[0], {}) if outer or group else document
         if not isinstance(place, dict):
             raise InvalidRequest(
                 f"update_mask names {path[:100]!r}, which is not a field", field=MASK, value=path[:100]
             )
-        place.setdefault("backoff_s" if last == "backoff" else last, None)
+        for name in [one.name for one in group.fields] if group else [last]:
+            place.setdefault(name, None)
     return document
 
 

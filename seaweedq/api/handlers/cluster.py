@@ -18,7 +18,7 @@ from seaweedq.broker.rpc import BrokerStatus
 from seaweedq.broker.topics import find_orphaned_topics
 from seaweedq.concurrency.futures import gather_bounded
 from seaweedq.coordination.records import BrokerRecord
-from seaweedq.errors import JournalConflict, LevelConflict, Unavailable
+from seaweedq.errors import InvalidRequest, JournalConflict, LevelConflict, Unavailable
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STATUS_S = 2.0
@@ -312,6 +312,12 @@ async def accept_loss(
     journal to `given-up/` in that folder, and does not read it. Repeating the request is safe. 409 `journal-conflict`
     means that the broker is running, that a running broker can reach its journal, that a process uses its data folder,
     that it is an object journal, or that nothing is left to recover."""
+    if "/" in wanted.broker:
+        raise InvalidRequest(
+            f"broker must be the id of a broker, such as broker.1f2e, not {wanted.broker!r}",
+            field="broker",
+            value=wanted.broker,
+        )
     accepted = await services.broker.leadership.losses.accept(wanted.broker)
     return json_answer(LossAnswer(wanted.broker, accepted.mirrors, accepted.missing_s))
 

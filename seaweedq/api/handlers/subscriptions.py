@@ -104,8 +104,8 @@ class SubscriptionRequest(Struct, forbid_unknown_fields=True):
 
 
 class SubscriptionChange(Struct, forbid_unknown_fields=True):
-    """The settings to change. Settings that are left out keep their values. `mode`, `start` and `filter` cannot be
-    changed.
+    """The settings to change. Settings that are left out keep their values, and null restores a default. `mode`,
+    `start` and `filter` cannot be changed.
 
     While a subscription is `paused`, the broker leases no messages. Existing leases stay valid, and their messages can
     be acked.
@@ -113,25 +113,28 @@ class SubscriptionChange(Struct, forbid_unknown_fields=True):
 
     FIXED: ClassVar = ("mode", "start", "filter")
 
-    ack_deadline_s: AckDeadline | UnsetType = UNSET
-    max_attempts: MaxAttempts | UnsetType = UNSET
+    ack_deadline_s: AckDeadline | UnsetType | None = UNSET
+    max_attempts: MaxAttempts | UnsetType | None = UNSET
     dead_letter_topic: DeadLetterTopic | UnsetType | None = UNSET
-    backoff_s: Backoff | UnsetType = UNSET
-    max_in_flight: MaxInFlight | UnsetType = UNSET
+    backoff_s: Backoff | UnsetType | None = UNSET
+    max_in_flight: MaxInFlight | UnsetType | None = UNSET
     expires_after_s: ExpiresAfter | UnsetType | None = UNSET
-    paused: bool | UnsetType = UNSET
+    paused: bool | UnsetType | None = UNSET
+
+
+_PLAIN = SubscriptionRecord("ordered", "latest", 30.0, 0, None, 0, epoch=0)
 
 
 def record_of(wanted: SubscriptionRequest, now_us: int) -> SubscriptionRecord:
     """Makes the record of a new subscription. Raises InvalidRequest."""
     # The epoch begins with the clock, so that acks of a deleted subscription of the same name never count for this one.
-    plain = SubscriptionRecord("ordered", "latest", 30.0, 0, None, now_us, epoch=now_us)
-    return structs.replace(plain, **changes_of(wanted))
+    return structs.replace(_PLAIN, created_us=now_us, epoch=now_us, **changes_of(wanted))
 
 
 def changes_of(wanted: SubscriptionRequest | SubscriptionChange) -> dict[str, Any]:
-    """Converts the fields that a request names to the record's form. Raises InvalidRequest."""
-    found = {name: value for name in wanted.__struct_fields__ if (value := getattr(wanted, name)) is not UNSET}
+    """Converts the fields that a request names to the record's form; null is the default. Raises InvalidRequest."""
+    named = {name: value for name in wanted.__struct_fields__ if (value := getattr(wanted, name)) is not UNSET}
+    found = {name: getattr(_PLAIN, name) if value is None else value for name, value in named.items()}
     if isinstance(start := found.get("start"), StartAt):
         found["start"] = {"timestamp": in_utc(start.timestamp, "start.timestamp").isoformat()}
     if "backoff_s" in found:

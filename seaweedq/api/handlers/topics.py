@@ -94,7 +94,7 @@ Grace = Annotated[float, Meta(ge=60, le=604_800)]
 
 
 class RetentionRequest(Struct, forbid_unknown_fields=True):
-    """The rules by which the broker deletes the topic's messages; null means no limit.
+    """The rules by which the broker deletes the topic's messages; null means no limit, or false.
 
     - `max_age_s` and `max_bytes`: the broker deletes the oldest files beyond these limits.
     - `keep_unread`: these two limits delete nothing that a subscription has not acked.
@@ -105,8 +105,8 @@ class RetentionRequest(Struct, forbid_unknown_fields=True):
 
     max_age_s: Age | UnsetType | None = UNSET
     max_bytes: Bytes | UnsetType | None = UNSET
-    keep_unread: bool | UnsetType = UNSET
-    delete_read: bool | UnsetType = UNSET
+    keep_unread: bool | UnsetType | None = UNSET
+    delete_read: bool | UnsetType | None = UNSET
     grace_s: Grace | UnsetType | None = UNSET
 
 
@@ -132,7 +132,9 @@ class PreviewAnswer(Struct):
 
 def changed_retention(policy: RetentionPolicy, wanted: RetentionRequest) -> RetentionPolicy:
     """Returns the policy with a request's fields applied."""
-    return msgspec.structs.replace(policy, **msgspec.to_builtins(wanted))
+    given, plain = msgspec.to_builtins(wanted), RetentionPolicy()
+    changed = {name: getattr(plain, name) if value is None else value for name, value in given.items()}
+    return msgspec.structs.replace(policy, **changed)
 
 
 def shown_retention(policy: RetentionPolicy) -> RetentionAnswer:

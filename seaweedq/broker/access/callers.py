@@ -216,7 +216,7 @@ class TokenLookups:
 @dataclass(slots=True, eq=False)
 class _HeldRequest:
     caller: Caller
-    action: Action
+    action: Action | None
     resource: Resource
     end: Callable[[], None]
     expires_us: int
@@ -343,8 +343,10 @@ class Callers:
         self._listeners.append(listener)
 
     @contextmanager
-    def holding(self, caller: Caller, action: Action, resource: Resource, end: Callable[[], None]) -> Iterator[None]:
-        """Calls `end` once the caller may no longer do this, if that is while the block runs."""
+    def holding(
+        self, caller: Caller, action: Action | None, resource: Resource, end: Callable[[], None]
+    ) -> Iterator[None]:
+        """Calls `end` once the caller may no longer do this, or counts no more, if that is while the block runs."""
         if caller.token is None:
             yield
             return
@@ -424,7 +426,7 @@ class Callers:
         if held not in self._held:
             return
         now = self.current(held.caller, now_us)
-        if now is None or not judge(now, held.action, held.resource):
+        if now is None or (held.action is not None and not judge(now, held.action, held.resource)):
             self._end(held)
         elif now.expires_us < held.expires_us:  # its record has another end since
             held.expires_us = now.expires_us

@@ -89,7 +89,11 @@ class AcceptedLoss:
         while True:
             there = await self._coordination.get(keys.JOURNALS.key(broker))
             if there is None:
-                raise JournalConflict(f"broker {broker} has no journal left to recover", broker=broker)
+                raise JournalConflict(
+                    f"broker {broker} has no journal left to recover: either brokers have recovered it, or no broker "
+                    "has this id",
+                    broker=broker,
+                )
             held = keys.JOURNALS.require(there)
             record = held.record
             if record.kind not in LOSABLE:

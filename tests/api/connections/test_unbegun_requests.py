@@ -218,7 +218,7 @@ async def test_a_request_whose_client_has_gone_keeps_its_place() -> None:
         for count in range(1, 4):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET /at-once HTTP/1.1\r\nHost: x\r\n\r\n")
-            await until(lambda count=count: len(app.scopes) == count)  # type: ignore[misc]
+            await until(lambda count=count: len(app.scopes) == count)
             writer.close()
         await asyncio.sleep(0.1)
         assert len(limits.connections) == 3

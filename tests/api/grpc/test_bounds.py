@@ -51,7 +51,8 @@ async def opened(tmp_path: Path) -> AsyncIterator[Door]:
         yield found
 
 
-async def test_tokens_count_as_they_do_over_http(tmp_path: Path) -> None:
+async def test_tokens_count_as_they_do_over_http(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     (tmp_path / "token").write_text(admin := draw(SystemIds()))
     async with door(tmp_path / "data", auth="required", admin_token_file=str(tmp_path / "token")) as opened:
         for calls in (opened.calls, opened.bearing(draw(SystemIds())), opened.bearing("else")):
@@ -88,6 +89,7 @@ async def test_tokens_count_as_they_do_over_http(tmp_path: Path) -> None:
         assert limited[2]["RetryInfo"].retry_delay.seconds >= 1
         denied = opened.broker.audit.counts["denial"]
         assert denied >= 5
+        assert '"path":"/Publish"' in next(text for text in caplog.messages if '"audit":"denial"' in text)
 
 
 async def test_sizes_are_bounded(opened: Door) -> None:
@@ -565,17 +567,17 @@ def test_the_calls_of_an_address_are_bounded() -> None:
     for name, address in (("a", "10.0.0.1"), ("b", "10.0.0.1"), ("c", "::1"), ("d", "10.0.0.2")):
         peers[name] = SimpleNamespace(address=address, account=None, certificate=None, calls=0)
     calls = CallCounts(connections, lambda address: "" if address == "::1" else address, refusals, peers.get)
-    first, second = calls.begin("a", print), calls.begin("b", print)
+    first, second = calls.begin("a", "Publish", print), calls.begin("b", "Publish", print)
     with pytest.raises(Overloaded, match="2 calls from"):
-        calls.begin("a", print)
-    others = calls.begin("c", print), calls.begin("d", print)
+        calls.begin("a", "Publish", print)
+    others = calls.begin("c", "Publish", print), calls.begin("d", "Publish", print)
     assert [peer.calls for peer in peers.values()] == [1, 1, 1, 1]
     assert second.peer.address == "10.0.0.1"
     with pytest.raises(Unavailable):
-        calls.begin("e", print)
+        calls.begin("e", "Publish", print)
     for call in (first, *others):
         call.end()
-    again = calls.begin("a", print)
+    again = calls.begin("a", "Publish", print)
     for call in (second, again):
         call.end()
     assert [peer.calls for peer in peers.values()] == [0, 0, 0, 0]

@@ -114,7 +114,7 @@ async def test_a_repeat_of_a_producer_adds_nothing(opened: Door) -> None:
     again = await opened.calls.Publish(**wanted, producer_sequence=0)
     assert (first.duplicate, again.duplicate, first.segments) == (False, True, again.segments)
     code, _, details = await refused(opened.calls.Publish(**wanted, producer_sequence=-1))
-    assert (code, details["BadRequest"].field_violations[0].field) == ("INVALID_ARGUMENT", "Producer-Sequence")
+    assert (code, details["BadRequest"].field_violations[0].field) == ("INVALID_ARGUMENT", "producer_sequence")
 
 
 async def test_administration_from_creation_to_deletion(opened: Door) -> None:
@@ -128,6 +128,13 @@ async def test_administration_from_creation_to_deletion(opened: Door) -> None:
     reset = await calls.UpdateTopic(topic="t", update_mask={"paths": ["flush.max_age_s"]})
     assert not reset.topic.flush.HasField("max_age_s")
     assert reset.topic.retention.max_bytes == 9
+    scaling = pb.Scaling(target_messages_per_s=250, target_bytes_per_s=1_000_000, min_segments=2)
+    changed = await calls.UpdateTopic(topic="t", scaling=scaling)
+    assert changed.topic.scaling.target_messages_per_s == 250
+    assert (await calls.UpdateTopic(topic="t", scaling=changed.topic.scaling)).topic == changed.topic
+    reset = await calls.UpdateTopic(topic="t", update_mask={"paths": ["scaling", "flush", "retention", "limits"]})
+    assert reset.topic.scaling == made.topic.scaling
+    assert not reset.topic.retention.HasField("max_bytes")
     page = await calls.ListTopics(page_size=1)
     assert [one.name for one in page.topics] == ["t"]
     assert [one.id for one in (await calls.ListSegments(topic="t")).segments] == [0, 1]
@@ -139,6 +146,20 @@ async def test_administration_from_creation_to_deletion(opened: Door) -> None:
     assert (made.created, made.subscription.start.end, made.subscription.backoff) == (True, "earliest", backoff)
     changed = await calls.UpdateSubscription(topic="t", subscription="s", paused=True, backoff=pb.Backoff())
     assert (changed.subscription.paused, list(changed.subscription.backoff.delays_s)) == (True, [])
+    given = {
+        "ack_deadline_s": 9,
+        "max_attempts": 3,
+        "dead_letter_topic": "d",
+        "max_in_flight": 5,
+        "expires_after_s": 60,
+    }
+    await calls.UpdateSubscription(topic="t", subscription="s", paused=True, backoff=backoff, **given)
+    mask = {"paths": [*given, "paused", "backoff"]}
+    reset = await calls.UpdateSubscription(topic="t", subscription="s", update_mask=mask)
+    plain = (await calls.CreateSubscription(topic="t", subscription="plain")).subscription
+    for name in (*given, "paused", "backoff"):
+        assert getattr(reset.subscription, name) == getattr(plain, name), name
+    await calls.DeleteSubscription(topic="t", subscription="plain")
     await calls.Publish(topic="t", messages=[pb.NewMessage(key="a", value=b'{"n": 1}')])
     [rows] = [one for one in (await calls.ListSegments(topic="t")).segments if one.end_offset]
     place = pb.Place(offsets=pb.Offsets(by_segment={rows.id: 1}))
@@ -182,7 +203,7 @@ ERRORS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     (
         "Publish",
         {"topic": "t", "producer_id": "p", "messages": [{"value": b"1"}]},
-        (*INVALID, "Producer-Sequence"),
+        (*INVALID, "producer_sequence"),
     ),
     ("SeekSubscription", {"topic": "t", "subscription": "s"}, (*INVALID, "")),
     ("Publish", {"topic": "t", "messages": [{"value": b"1", "timestamp": LATE}]}, (*INVALID, "messages[0].timestamp")),

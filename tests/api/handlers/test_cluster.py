@@ -132,6 +132,14 @@ async def test_a_level_that_is_none_is_422(tmp_path: Path, body: Any) -> None:
         assert (await ask(app, "POST", "/v1/cluster/level", json={"level": HIGHEST + 1})).status_code == 409
 
 
+async def test_a_loss_of_what_is_no_broker_is_422(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 1) as together:
+        (app,) = together.apps.values()
+        answer = await ask(app, "POST", "/v1/cluster/accept-loss", json={"broker": "../x"})
+        assert (answer.status_code, answer.json()["field"]) == (422, "broker")
+        assert (await ask(app, "POST", "/v1/cluster/accept-loss", json={"broker": "x.1"})).status_code == 409
+
+
 async def test_an_old_broker_that_slips_in_is_out_at_once(tmp_path: Path, next_level: int) -> None:
     async with in_loop(tmp_path, 2) as together:
         await old_broker(together)
