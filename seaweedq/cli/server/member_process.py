@@ -252,11 +252,12 @@ class Member:
         while not self._stopping:
             life = await self._begin()
             code = await life.ended if life else 1
-            if not self._stopping:
-                await self._end_lease(self.number)
             greeted = life is not None and life.greeted.is_set()
+            in_order = ended_in_order(code, greeted)
+            if not (self._stopping and in_order):
+                await self._end_lease(self.number)
             if self._stopping:
-                return 0 if ended_in_order(code, greeted) else 1
+                return 0 if in_order else 1
             self._was_ready |= greeted
             if hopeless(code, self._was_ready):
                 logger.error("broker %d %s before it was ready", self.number, exit_words(code))

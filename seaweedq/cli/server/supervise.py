@@ -18,7 +18,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -39,6 +39,7 @@ from seaweedq.journal.home_folder import FolderLock, known_id
 from seaweedq.settings import BrokerRange, Settings
 
 WITHIN_S = 5.0
+FIRST_REST_S, LONGEST_REST_S = 5.0, 300.0  # of a member that cannot start
 logger = logging.getLogger("seaweedq")
 
 
@@ -136,12 +137,18 @@ async def _run(settings: Settings, program: Sequence[str], lifeline: int) -> int
     return await _Parent(settings.brokers, member, grace_s, settings.shutdown_delay_s).run()
 
 
-def change_of(brokers: BrokerRange, running: Mapping[int, str], wanted: int, urls: Sequence[str]) -> tuple[int, ...]:
-    """Returns the numbers of members to start; or the number, negated, of the one to stop. `running` has the URLs of
-    the members that run, and `urls` those of the brokers, the least used first."""
+def change_of(
+    brokers: BrokerRange,
+    running: Mapping[int, str],
+    wanted: int,
+    urls: Sequence[str],
+    resting: Collection[int] = (),
+) -> tuple[int, ...]:
+    """Returns the numbers of members to start, which are not `resting`; or the number, negated, of the one to stop.
+    `running` has the URLs of the members that run, and `urls` those of the brokers, the least used first."""
     wanted = min(max(wanted, brokers.least), brokers.most)
     if wanted >= len(running):
-        free = (number for number in range(1, brokers.most + 1) if number not in running)
+        free = (number for number in range(1, brokers.most + 1) if number not in running and number not in resting)
         return tuple(islice(free, wanted - len(running)))
     numbers = {url: number for number, url in running.items() if number > brokers.least}
     return tuple(-numbers[url] for url in urls if url in numbers)[:1]
@@ -158,6 +165,7 @@ class _Parent:
         self._keepers: dict[int, asyncio.Task[int]] = {}  # by the members' numbers
         self._delayed_until_s = 0.0  # of the event loop
         self._stop = asyncio.Event()
+        self._failed: dict[int, tuple[int, float]] = {}  # by number: how often in a row, and when it may start again
         self._changing: asyncio.Task[None] | None = None  # a restart, or the stop of a member
         self._terminal = _has_terminal()
         self._nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -202,14 +210,28 @@ class _Parent:
             elif not self._stop.is_set():
                 self._members.remove(member)
                 del self._keepers[member.number]
+                self._note_end(member, code)
         return code
+
+    def _note_end(self, member: Member, code: int) -> None:
+        """Leaves a member that cannot start again alone for a while, longer each time: each wish would start it."""
+        if member.stopping:
+            self._failed.pop(member.number, None)
+            return
+        count = self._failed.get(member.number, (0, 0.0))[0] + 1
+        rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2 ** min(count - 2, 16)) if count > 1 else 0.0
+        self._failed[member.number] = count, asyncio.get_running_loop().time() + rest_s
+        if rest_s:
+            logger.error("broker %d cannot start; it rests for %.0f s", member.number, rest_s)
 
     def _wished(self, wanted: int, urls: list[str]) -> None:
         """Follows what a broker that leads has told, unless a change or a restart is in progress."""
         if self._stop.is_set() or self._brokers.least == self._brokers.most or self._is_changing():
             return
         running = {member.number: member.url for member in self._members}
-        for number in change_of(self._brokers, running, wanted, urls):
+        now_s = asyncio.get_running_loop().time()
+        resting = [number for number, (_, until_s) in self._failed.items() if now_s < until_s]
+        for number in change_of(self._brokers, running, wanted, urls, resting):
             if number > 0:
                 logger.info("starting broker %d, because the load needs %s", number, counted(wanted, "broker"))
                 self._start(number)

@@ -1,6 +1,8 @@
 """Several brokers on one machine, the decisions: settings, command lines, pauses; and the lines of a pipe."""
 
 import asyncio
+import os
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +19,7 @@ from seaweedq.cli.server.member_process import (
     LAST_PAUSE_S,
     QUICK_S,
     Lines,
+    Member,
     check_folder,
     ended_in_order,
     exit_words,
@@ -133,6 +136,24 @@ def test_members_start_and_stop_within_the_range(least, more, running, wanted, r
         assert len(after) >= max(len(running) - 1, min(wanted, len(running)))
         stopped = [number for number in running if number not in after]
         assert all(running[number] in urls for number in stopped)
+
+
+@pytest.mark.process
+async def test_the_lease_of_a_member_that_does_not_stop_in_order_ends():
+    ended, (lifeline, _) = [], os.pipe()
+
+    async def end_lease(number):
+        ended.append(number)
+
+    ignores = "import signal, time; signal.signal(15, signal.SIG_IGN); print('seaweedq x at http://a, s', flush=True)"
+    command = [sys.executable, "-c", f"{ignores}; time.sleep(60)"]
+    member = Member(2, command, lifeline, 1.0, end_lease, lambda *_: None)
+    keeping = asyncio.create_task(member.keep())
+    while not member.url:
+        await asyncio.sleep(0.01)
+    member.stop()
+    member.kill()
+    assert (await keeping, ended) == (1, [2])
 
 
 def test_journals_of_a_broker_that_ran_alone_are_not_passed_over(tmp_path):

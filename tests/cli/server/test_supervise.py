@@ -121,6 +121,22 @@ def test_a_broker_asked_for_by_the_load_alone_ends_no_other(fleet):
     assert parent.end() == 0
 
 
+def test_a_broker_that_cannot_start_rests_and_another_one_takes_its_turn(fleet):
+    parent = fleet(brokers="1..3")
+    parent.order(2, "end 2")
+    parent.start()
+    for count in (1, 2):
+        parent.order(1, f"wish 2 {parent.urls[1]} {count}")
+        until(lambda count=count: parent.text.count("broker 2 ended with 2 before it was ready") == count)
+    until(lambda: "broker 2 cannot start; it rests for 5 s" in parent.text)
+    parent.order(1, f"wish 2 {parent.urls[1]} 3")
+    parent.until_started(2)
+    assert parent.events("start")[-1] == ("start", 3)
+    assert parent.text.count("broker 2 ended with 2 before it was ready") == 2
+    parent.send(signal.SIGTERM)
+    assert parent.end() == 0
+
+
 def test_a_restart_ends_if_a_broker_ends_before_it_was_ready(fleet):
     parent = fleet(brokers="1..2")
     parent.order(2, "mute")
