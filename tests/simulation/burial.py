@@ -16,7 +16,7 @@ from typing import Any
 
 HELD = (CoroutineType, GeneratorType, AsyncGeneratorType)
 COMPLETED, CLEARED = 1, 4  # states of a frame; those below 0 have steps to come
-WAYS = {"async_generator_asend", "async_generator_athrow", "anext_awaitable", "coroutine_wrapper"}
+WAYS = {"async_generator_asend", "async_generator_athrow", "anext_awaitable", "coroutine_wrapper", "FutureIter"}
 PASSED = (MethodType, tuple, deque, _GeneratorContextManager, _AsyncGeneratorContextManager)
 
 
@@ -59,6 +59,10 @@ def bury(tasks: Iterable[asyncio.Task[Any]]) -> None:
             state = ctypes.c_int8.from_address(id(one) + STATE_AT)
             if state.value < 0:
                 state.value = COMPLETED
+        elif isinstance(one, asyncio.Future) and not isinstance(one, asyncio.Task):
+            if one.done() and not one.cancelled():
+                one.exception()  # as that of a gather that was cancelled in the moment of the death
+            continue
         elif not isinstance(one, PASSED) and type(one).__name__ not in WAYS:
             continue
         left += gc.get_referents(one)

@@ -103,6 +103,27 @@ def test_a_task_that_a_paused_life_alone_holds_is_buried_with_it() -> None:
     simulated(work)
 
 
+@pytest.mark.parametrize("turns", range(6))
+def test_a_gather_that_was_cancelled_as_its_life_died_is_no_error(turns: int) -> None:
+    async def gather() -> None:
+        await asyncio.gather(asyncio.sleep(9), return_exceptions=True)
+
+    async def work(loop: LivesLoop) -> None:
+        life = Life("dead")
+        task = life.start(gather())
+        await asyncio.sleep(1)
+        task.cancel()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        life.die()
+        del task
+        await asyncio.sleep(1)
+        gc.collect()
+        assert not loop.errors
+
+    simulated(work)
+
+
 def test_a_dead_life_gives_its_memory_back_and_runs_no_finally() -> None:
     ended: list[str] = []
 
