@@ -21,8 +21,9 @@ from seaweedq.api.grpc.translation import document_of, fill, finite, moment
 from seaweedq.api.parameters import check_name
 from seaweedq.api.routes import SEGMENT, SOCKET, SUBSCRIPTION, TOPIC
 from seaweedq.errors import InvalidRequest, UnreadableBody
+from seaweedq.json_reasons import in_words
 from seaweedq.rows.bodies import ARROW, JSON
-from seaweedq.rows.intake import check_count
+from seaweedq.rows.intake import MAX_INVALID, check_count, refuse
 from seaweedq.rows.json_values import MAX_DEPTH
 from seaweedq.segments.layout import Format
 
@@ -350,10 +351,16 @@ def _envelopes(request: Any, format: Format) -> bytes:
             field="messages",
         )
     check_count(len(messages))
-    body = bytearray(b'{"messages":[')
+    body, errors = bytearray(b'{"messages":['), list[tuple[int, str]]()
     for at, one in enumerate(messages):  # one after the other: all together would take many times their bytes
-        _ENCODER.encode_into(_envelope(one, at, format), body, -1)
-        body += b","
+        try:
+            _ENCODER.encode_into(_envelope(one, at, format), body, -1)
+            body += b","
+        except InvalidRequest as error:
+            errors.append((at, error.detail.removeprefix(f"messages[{at}]").lstrip(": .")))
+            if len(errors) == MAX_INVALID:
+                break
+    refuse(errors, at_least=len(errors) == MAX_INVALID)
     body[-1:] = b"]}"
     return bytes(body)
 
@@ -385,7 +392,7 @@ def _json_value(value: bytes, at: int) -> msgspec.Raw:
     try:
         return _ONE_VALUE.decode(value)
     except msgspec.DecodeError as error:
-        reason = f"the value is not JSON: {error}"
+        reason = f"the value is {in_words(error)}"
     except RecursionError:
         reason = f"the value is nested deeper than {MAX_DEPTH} levels"
     raise InvalidRequest(f"messages[{at}]: {reason}", field=f"messages[{at}].value")

@@ -116,7 +116,7 @@ async def test_many_empty_messages_take_no_memory(tmp_path: Path) -> None:
         assert (code, "bytes of memory, more than" in text) == ("INVALID_ARGUMENT", True)
         fewer = empty[: 2 * 300_000 + 3]
         code, text, _ = await refused(opened.calls.channel.unary_unary(PUBLISH)(fewer))
-        assert (code, text[:11]) == ("INVALID_ARGUMENT", "messages[0]")
+        assert (code, text.startswith("at least 1")) == ("INVALID_ARGUMENT", True), text
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - began_kb < 200 * 1024
         assert (opened.broker.budget.held, opened.broker.budget.decoding) == (0, 0)
         await opened.calls.Publish(**ONE)

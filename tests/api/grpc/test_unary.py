@@ -193,7 +193,11 @@ ERRORS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("Publish", {"topic": "t"}, (*INVALID, "messages")),
     ("Publish", {"topic": "t", "arrow": b"no"}, ("INVALID_ARGUMENT", "UNREADABLE_BODY", "")),
     ("Publish", {"topic": "t", "format": "bytes", "messages": [{"value": b"1"}]}, (*INVALID, "format")),
-    ("Publish", {"topic": "t", "messages": [{"value": b"1"}, {}]}, (*INVALID, "messages[1].value")),
+    (
+        "Publish",
+        {"topic": "t", "messages": [{"value": b"1"}, {}]},
+        ("INVALID_ARGUMENT", "INVALID_MESSAGES", "messages[1]"),
+    ),
     ("Publish", {"topic": "t", "messages": [{"value": b'1,"key":"x"'}]}, (*INVALID, "messages[0].value")),
     (
         "Publish",
@@ -252,6 +256,14 @@ async def test_each_invalid_message_is_a_violation(opened: Door) -> None:
     fields = [one.field for one in details["BadRequest"].field_violations]
     assert fields
     assert set(fields) <= {"messages[1]", "messages[2]"}
+    values = [b'{"k":', b'{"k": 1}', b"no"]  # which no route sees
+    code, _, details = await refused(
+        opened.calls.Publish(topic="t", messages=[pb.NewMessage(value=value) for value in values])
+    )
+    assert (code, details["ErrorInfo"].reason) == ("INVALID_ARGUMENT", "INVALID_MESSAGES")
+    found = {one.field: one.description for one in details["BadRequest"].field_violations}
+    assert found.keys() == {"messages[0]", "messages[2]"}
+    assert found["messages[0]"] == "the value is not JSON: it is cut off"
     assert not (await opened.calls.Fetch(topic="t")).messages
 
 
