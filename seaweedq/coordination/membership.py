@@ -35,7 +35,7 @@ from seaweedq.coordination.interface import Compare, Coordination, Delete, Put, 
 from seaweedq.coordination.keys import BROKERS
 from seaweedq.coordination.records import BrokerRecord, JournalRecord
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import CoordinationUnavailable
+from seaweedq.errors import CoordinationUnavailable, NotReady
 
 PERIOD_S = 1.0
 SENDINGS = 5  # at least, for each lease
@@ -343,6 +343,11 @@ class Membership:
         """Tells whether the lease is younger than `lease_s`: only then may the broker acknowledge, and serve its
         tails."""
         return not self._ended and self._clock.monotonic_s() < self._valid_until_s
+
+    async def check_lives(self) -> None:
+        """Raises NotReady if the lease has ended, though this broker may not have noticed; CoordinationUnavailable."""
+        if await self._coordination.get(BROKERS.key(self.broker)) is None:
+            raise NotReady("this broker's lease has ended; try again")
 
     def end(self) -> None:
         """Notes that the lease has ended, as somebody else has seen: this broker's key has gone, or its journal was
