@@ -52,7 +52,7 @@ from seaweedq.api.routes import COLD, HOT, KNOWN, Route, RouteTable, nobody
 from seaweedq.api.services import Parts
 from seaweedq.api.streams import subscription_stream, topic_stream
 from seaweedq.broker.broker import Broker
-from seaweedq.errors import NotReady, OffsetOutOfRange, SeaweedqError
+from seaweedq.errors import NotReady, SeaweedqError
 from seaweedq.traces import Traces
 
 _ANY_CALL = Route("", "none", KNOWN, nobody, is_judged=True)
@@ -211,23 +211,14 @@ class Application:
         try:
             answer = await work
         except SeaweedqError as error:
-            known = await self._certain(error) if isinstance(error, OffsetOutOfRange) else error
-            self._note(known, request)
-            answer = problem_answer(known)
+            self._note(error, request)
+            answer = problem_answer(error)
         except ClientGone:
             return
         except Exception as error:
             answer = unexpected_answer(error)
         if answer is not None:
             await out.answer(answer)
-
-    async def _certain(self, error: OffsetOutOfRange) -> SeaweedqError:
-        """Returns the error, or in its place that this broker's lease has ended: others may have appended since."""
-        try:
-            await self._broker.context.membership.check_lives()
-        except SeaweedqError as unknown:
-            return unknown
-        return error
 
     def _handle(self, request: Request, out: Out) -> Work:
         """Returns the work of a request's handler. Its answer is None if it has sent it. Raises NotReady."""

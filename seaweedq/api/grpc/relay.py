@@ -113,7 +113,7 @@ class Relay:
 
 class Client(asyncio.Protocol):
     """One client's connection: for gRPC's calls its address, its certificate, and the account to whose limit of
-    connections it counts. `calls` is the number of these."""
+    connections it counts. `calls` is the number of these, `streams` what arrives, by the streams' numbers."""
 
     def __init__(self, relay: Relay, bounds: ConnectionBounds) -> None:
         self._relay, self._bounds = relay, bounds
@@ -127,7 +127,7 @@ class Client(asyncio.Protocol):
         self._looks = False  # whether it looks again if the client takes them
         self.inner: asyncio.Transport | None = None
         self._transport: asyncio.Transport | None = None
-        self._streams: dict[int, Arriving] = {}
+        self.streams: dict[int, Arriving] = {}
         self._newest = 0  # number of a stream
         self._sent, self._answered = Frames(self._hear, PREFACE_BYTES), Frames(self._tell, skips_data=True)
         self._touched: list[Arriving] = []  # by the bytes that have just come
@@ -246,7 +246,7 @@ class Client(asyncio.Protocol):
         self._relay.leave(self)
         self._bounds.connections.leave(self)
         self._bounds.unread.end(self._unread)
-        for number in list(self._streams):
+        for number in list(self.streams):
             self._drop(number)
         if self.inner:
             self.inner.abort()
@@ -273,10 +273,10 @@ class Client(asyncio.Protocol):
 
     def _hear(self, kind: int, flags: int, number: int, content: memoryview | None) -> None:
         """Follows the streams of the client; `content` is a piece of a frame of data, None its end."""
-        stream = self._streams.get(number)
+        stream = self.streams.get(number)
         if kind == HEADERS and content is None and number > self._newest:  # gRPC ignores those of earlier numbers
             self._newest = number
-            self._streams[number] = stream = Arriving(self._bounds.bodies, self._dismiss)
+            self.streams[number] = stream = Arriving(self._bounds.bodies, self._dismiss)
             self._bounds.connections.mark_busy(self)
         if stream is None:
             return
@@ -294,10 +294,10 @@ class Client(asyncio.Protocol):
             self._drop(number)
 
     def _drop(self, number: int) -> None:
-        stream = self._streams.pop(number, None)
+        stream = self.streams.pop(number, None)
         if stream:
             stream.end()
-            if not self._streams and self._transport:
+            if not self.streams and self._transport:
                 self._bounds.connections.mark_quiet(self)
 
     def _dismiss(self) -> None:

@@ -22,7 +22,6 @@ client takes nothing. Compressed messages are refused, since gRPC decompresses t
 
 import asyncio
 import logging
-import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
@@ -126,7 +125,7 @@ class GrpcServer:
         self._server: Any = None
         self._ending: asyncio.Task[None] | None = None
         self._folder = TemporaryDirectory(prefix="seaweedq-", ignore_cleanup_errors=True)
-        if len(os.fsencode(self._folder.name)) > FOLDER_BYTES:
+        if len(self._folder.name.encode("utf-8", "surrogateescape")) > FOLDER_BYTES:
             self._folder.cleanup()
             listener.close()
             raise InvalidRequest(

@@ -230,6 +230,10 @@ class ReadableSegments:
             return 0, None
         return segment.size_history.size_of_rows(segment.end - offset), segment.size_history.arrival_us(offset)
 
+    async def check_lives(self) -> None:
+        """Raises NotReady if this broker's lease has ended, though it may not have noticed; CoordinationUnavailable."""
+        await self._membership.check_lives()
+
     def check_whole(self, topic: Topic) -> None:
         """Raises NeedsNewerBroker if a segment of the topic cannot be read."""
         self._catalog.check_whole(topic)

@@ -21,7 +21,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import Signal
-from seaweedq.errors import ChainDamaged, NeedsNewerBroker, NotReady, Unavailable
+from seaweedq.errors import ChainDamaged, NeedsNewerBroker, NotReady, OffsetOutOfRange, SeaweedqError, Unavailable
 
 T = TypeVar("T")
 PAUSE_S = 0.1
@@ -107,11 +107,23 @@ class Search:
             target = Target(broker == mine, view.roster.url(broker), wait_s, answer_s, partial(self._check, broker))
             try:
                 return await (here if target.here else there)(target)
+            except OffsetOutOfRange as error:
+                known = await self._doubt(error)
+                if not await self._is_tried_again(known):
+                    raise known from None
             except (Unavailable, ChainDamaged) as error:
                 if not await self._is_tried_again(error):
                     raise
 
-    async def _is_tried_again(self, error: Unavailable | ChainDamaged) -> bool:
+    async def _doubt(self, error: OffsetOutOfRange) -> SeaweedqError:
+        """Returns the error; or, since others may have appended behind that end by now, that the lease has ended."""
+        try:
+            await self._view.membership.check_lives()
+        except Unavailable as ended:
+            return ended
+        return error
+
+    async def _is_tried_again(self, error: SeaweedqError) -> bool:
         if isinstance(error, ChainDamaged):  # a deleted topic's files may go before this broker hears of the deletion
             await self._view.catalog.refresh(self._topic.name)
             self._view.catalog.check(self._topic)

@@ -258,13 +258,15 @@ class TopicReader:
         self.at[segment.id] = offset
 
     async def check_ends(self) -> None:
-        """Raises OffsetOutOfRange if a position is beyond its segment's end, as far as the owners answer."""
+        """Raises OffsetOutOfRange if a position is beyond its segment's end, as far as the owners answer; Unavailable
+        if this broker's lease has ended, since others may have appended behind an end by now."""
         found, _ = await self._readables.available(self.topic, tuple(self._frontier.open))
         known = {one.id for one in found if one.certain}
         if doubtful := [one.id for one in found if not one.certain and self._next(one.id) > one.end]:
             known |= await self._readables.refresh(self.topic, doubtful)
         for one in found:
-            if one.id in known:
+            if one.id in known and self._next(one.id) > one.end:
+                await self._readables.check_lives()
                 check_end(one.id, self._next(one.id), one.end)
 
     def _next(self, number: int) -> int:

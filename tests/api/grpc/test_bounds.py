@@ -236,8 +236,8 @@ async def test_heads_that_grpc_ignores_take_no_memory(opened: Door) -> None:
         while frame(6, 1, 0, bytes(8)) not in seen:
             seen += (part := await asyncio.to_thread(wire.recv, 65_536))
             assert part
-        (client,) = (one for one in opened.served.server.grpc.relay.clients.values() if one._streams)
-        assert list(client._streams) == [2001]
+        (client,) = (one for one in opened.served.server.grpc.relay.clients.values() if one.streams)
+        assert list(client.streams) == [2001]
 
 
 @pytest.mark.parametrize("name", ["with space", "per%20cent", "hash#x"])

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from seaweedq.broker.publish.remote_append import RemoteAppender
 from seaweedq.broker.uploads.uploads import Uploads
 from seaweedq.clock import SystemClock
 from seaweedq.errors import NotOwner, Unavailable, UploadExpired
@@ -71,39 +72,29 @@ async def test_an_upload_that_expired_meanwhile_refuses_no_repeat(tmp_path, monk
             assert (await http.post(PATH, json=body, headers=identity(10))).status_code in (410, 422)
 
 
-class Held:
-    """A journal that takes nothing until it is let go."""
-
-    def __init__(self, journal):
-        self._journal, self.go = journal, asyncio.Event()
-
-    def __getattr__(self, name):
-        return getattr(self._journal, name)
-
-    async def append(self, frames):
-        await self.go.wait()
-        return await self._journal.append(frames)
-
-
 @pytest.mark.parametrize("segments", [1, 2])
 async def test_it_waits_for_an_attempt_that_is_on_its_way(tmp_path, monkeypatch, shaped, segments):
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
         await make(broker, segments)
         now_us = SystemClock().now_us
-        commit = broker.log.commit
-        held = Held(commit._journal)
-        monkeypatch.setattr(commit, "_journal", held)
+        append, begun, go = inside.journal(broker).append, asyncio.Event(), asyncio.Event()
+
+        async def held(frames):
+            begun.set()
+            await go.wait()
+            return await append(frames)
+
+        monkeypatch.setattr(inside.journal(broker), "append", held)
         async with at(together, broker) as http:
             ahead = datetime.fromtimestamp(now_us() / 1e6 + 3595, UTC)
             body = shaped({**ONE, "timestamp": ahead.isoformat()})
             first = asyncio.create_task(http.post(PATH, json=body, headers=identity(0)))
-            while not any(segment._pending for segment in inside.topic(broker, "t").opened.values()):
-                await asyncio.sleep(0.01)
+            await begun.wait()
             monkeypatch.setattr(SystemClock, "now_us", lambda _: now_us() - HOUR_US)
             again = asyncio.create_task(http.post(PATH, json=body, headers=identity(0)))
             await asyncio.wait([again], timeout=0.5)
-            held.go.set()
+            go.set()
             answers = [await one for one in (first, again)]
             assert [one.status_code for one in answers] == [200, 200], [one.text for one in answers]
             assert answers[0].json()["ids"] == answers[1].json()["ids"]
@@ -126,7 +117,7 @@ async def test_a_refusal_says_which_messages_an_earlier_attempt_has_stored(tmp_p
             *_, last = inside.topic(broker, "t").opened.values()
             with monkeypatch.context() as patched:
                 last.pause(NotOwner("it moves"))
-                patched.setattr(publisher._remote, "_append_at_owner", away)
+                patched.setattr(RemoteAppender, "_append_at_owner", away)
                 patched.setattr(publisher, "_timeout_s", 0.3)
                 first = await http.post(PATH, json=body, headers=identity(0))
                 last.resume()

@@ -112,18 +112,18 @@ async def test_a_sealed_segment_says_so_at_every_offset_and_every_broker(tmp_pat
 
 async def test_who_has_lost_its_lease_tells_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others may have appended since; the broker learns of it a little later."""
-    async with in_loop(tmp_path, 1) as together:
+    async with in_loop(tmp_path, 1, publish_timeout_s=1) as together:
         (broker,) = together.brokers
         await make(broker)
         async with at(together, broker) as http:
             beyond, resumed = f"{TOPIC}/segments/0/messages?offset=6", f"{TOPIC}/stream?start=0-6"
             assert [(await http.get(path)).status_code for path in (beyond, resumed)] == [416, 416]
-            get = together.coordination.get
+            get = broker.process.coordination.get
 
             async def without_lease(key: str, *more: Any) -> Any:
                 return None if key == keys.BROKERS.key(broker.id) else await get(key, *more)
 
-            monkeypatch.setattr(together.coordination, "get", without_lease)
+            monkeypatch.setattr(broker.process.coordination, "get", without_lease)
             assert [(await http.get(path)).status_code for path in (beyond, resumed)] == [503, 503]
 
 
