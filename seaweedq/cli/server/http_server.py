@@ -66,7 +66,7 @@ class OnceInAWhile(logging.Filter):
 
 DRAIN_S = 3
 LOST_S = 1  # a broker without its lease may answer hardly anybody, and is missed
-ACCEPT_S = 0.05
+ACCEPT_S = 0.005
 logger = logging.getLogger("seaweedq")
 
 
@@ -203,6 +203,8 @@ class HttpServer(uvicorn.Server):
         for one in filter(None, (listener, self._peer_listener)):
             one.listen(0)  # who waits to be accepted when a listener closes would be cut off
         await self._cut_short(asyncio.sleep(ACCEPT_S))
+        for server in self.servers:  # at once: a client whose connection finds no place now tries again after a second
+            server.close()
 
     async def _cut_short(self, step: Coroutine[Any, Any, None]) -> None:
         """Runs a step of the shutdown, until it is done, another signal ends this step, or the broker loses its
