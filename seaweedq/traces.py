@@ -130,7 +130,11 @@ class Traces:
         return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
     def _sampled(self, contexts: Iterable[str]) -> Iterator["SpanContext"]:
-        for text in dict.fromkeys(contexts):
+        seen = set[str]()
+        for text in contexts:  # one by one: nobody wants all of an entry's
+            if text in seen:
+                continue
+            seen.add(text)
             found = valid(text)
             if found is not None and found.endswith(_SAMPLED) and (context := self._context(found)):
                 yield context
