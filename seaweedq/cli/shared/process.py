@@ -7,6 +7,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -72,8 +73,11 @@ def raise_when_loaded() -> None:
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Lets SIGTERM raise KeyboardInterrupt in the block, with the signal's number, for a command that reports its
-    work."""
+    """Lets SIGTERM raise KeyboardInterrupt in the block, with the signal's number, for a command that reports its work.
+    Only the main thread gets signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt(number)
