@@ -168,7 +168,7 @@ class Connections:
         self.reserve = reserve
         self._regular: set[Evictable] = set()
         self._reserved: set[Evictable] = set()
-        self._staying: set[Evictable] = set()
+        self._staying: set[object] = set()
         self._addresses: dict[Evictable, str] = {}  # of those whose addresses count
         self._by_address: dict[str, dict[Evictable, None]] = {}  # the regular ones among them, in their order
         self._quiet: OrderedDict[Evictable, None] = OrderedDict()  # of both, the longest quiet one first
@@ -206,7 +206,7 @@ class Connections:
             return True
         return False
 
-    def stay(self, connection: Evictable) -> bool:
+    def stay(self, connection: object) -> bool:
         """Begins a request that lasts for as long as its client likes, and returns True; False if so many last that
         there would be too few places for others."""
         if len(self._staying) >= self.most_staying:
@@ -214,7 +214,7 @@ class Connections:
         self._staying.add(connection)
         return True
 
-    def go(self, connection: Evictable) -> None:
+    def go(self, connection: object) -> None:
         """Ends such a request."""
         self._staying.discard(connection)
 

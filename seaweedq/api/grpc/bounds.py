@@ -96,10 +96,6 @@ class Call:
     def exempt(self) -> None:
         """Does nothing: no broker calls another one here."""
 
-    def make_room(self) -> None:
-        """Ends the call for another one."""
-        self.cut()
-
 
 class Calls:
     """All calls, at most `most_per_address` of one address. `counted` names the address under which one counts."""

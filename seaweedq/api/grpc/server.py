@@ -257,7 +257,7 @@ class Door:
             if not was_cut:
                 raise ClientGone from None
             task.uncancel()
-            detail = "the broker ended the call, because it is stopping, or other calls need the memory; try again"
+            detail = "the broker ended the call, because it is stopping; try again"
             return None, status_of_error(Unavailable(detail))
         except ClientGone:
             raise

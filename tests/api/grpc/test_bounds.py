@@ -255,17 +255,17 @@ async def test_the_folder_for_temporary_files_may_have_any_name(
             grpc_port_of(opened.broker.process.settings, None)
 
 
-async def test_a_call_that_is_cut_for_others_gets_a_status(opened: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_is_cut_at_a_stop_gets_a_status(opened: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     await opened.calls.CreateTopic(topic="t")
     cuts: list[Any] = []
-    monkeypatch.setattr(CallCounts, "stay", lambda _, call: cuts.append(call.make_room))
+    monkeypatch.setattr(CallCounts, "stay", lambda _, call: cuts.append(call.abort))
     waiting = asyncio.ensure_future(opened.calls.Fetch(topic="t", wait_s=30))
     async with asyncio.timeout(15):
         while not cuts:
             await asyncio.sleep(0.01)
         cuts[0]()
         code, text, _ = await refused(waiting)
-    assert (code, "other calls need the memory" in text) == ("UNAVAILABLE", True)
+    assert (code, "because it is stopping" in text) == ("UNAVAILABLE", True)
 
 
 async def refusals_of(opened: Door) -> set[str]:
