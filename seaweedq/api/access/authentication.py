@@ -286,11 +286,11 @@ class Authentication:
             self._shown.add(header, header[len(BEARER) :], caller, route.action, resource)
 
     async def while_allowed(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
-        """Returns the result of the `work` of a request that lasts. It is cancelled if its caller loses the right, or
-        counts no more, if its route needs none.
-        Raises Unauthenticated then, Forbidden if the token counts still, and may only do less than before, and NotReady
-        if the broker had no lease. The broker that has relayed a request ends it: it knows the token, which this one
-        may not know yet, or ever, as that of the other one's admin."""
+        """Returns the result of the `work` of a request that lasts. It is cancelled if its caller loses the right; if
+        its route needs none, once the caller counts no more. Raises Unauthenticated then, Forbidden if the token counts
+        still, and may only do less than before, and NotReady if the broker had no lease. The broker that has relayed a
+        request ends it: it knows the token, which this one may not know yet, or ever, as that of the other one's
+        admin."""
         action, resource = request.route.action, request.resource
         if request.caller.token is None or request.is_relayed:
             return await work
