@@ -67,6 +67,7 @@ class OnceInAWhile(logging.Filter):
 DRAIN_S = 3
 LOST_S = 1  # a broker without its lease may answer hardly anybody, and is missed
 ACCEPT_S = 0.005
+LAST_S = 0.05  # in which clients that are connected are served as before
 logger = logging.getLogger("seaweedq")
 
 
@@ -205,6 +206,7 @@ class HttpServer(uvicorn.Server):
         await self._cut_short(asyncio.sleep(ACCEPT_S))
         for server in self.servers:  # at once: a client whose connection finds no place now tries again after a second
             server.close()
+        await self._cut_short(asyncio.sleep(LAST_S))
 
     async def _cut_short(self, step: Coroutine[Any, Any, None]) -> None:
         """Runs a step of the shutdown, until it is done, another signal ends this step, or the broker loses its
