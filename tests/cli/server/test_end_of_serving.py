@@ -86,7 +86,7 @@ async def test_a_request_on_a_connection_that_has_just_come_is_answered(tmp_path
         (early, to_early), (silent, to_silent) = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         await until(lambda: len(serving.server.server_state.connections) == 2)
         serving.stop.ask()
-        await until(lambda: not serving.server.servers or not serving.server.servers[0].is_serving())
+        await until(lambda: broker.readiness.stopping)
         to_early.write(b"POST /v1/topics/t/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}")
         async with asyncio.timeout(WITHIN_S):
             answer = await early.read()
