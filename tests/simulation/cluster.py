@@ -19,7 +19,7 @@ from seaweedq.cli.server.broker_process import OVERTIME_S
 from seaweedq.cli.server.journals import new_holdings
 from seaweedq.coordination import keys
 from seaweedq.coordination.membership import BackgroundWork
-from seaweedq.errors import DataFolderInUse, NotReady, Unavailable, UnfitStore
+from seaweedq.errors import DataFolderInUse, Fenced, NotReady, Unavailable, UnfitStore
 from seaweedq.journal.holdings import Holdings
 from seaweedq.settings import Settings
 from tests.simulation.backends import CoordinationServer, SimulatedCoordination, SimulatedStore, StoreServer, Trouble
@@ -234,7 +234,7 @@ class Cluster:
             else:
                 starting.cancel()
                 await asyncio.wait([starting])
-        except (Unavailable, DataFolderInUse, OSError):  # whatever supervises it tries again
+        except (Unavailable, Fenced, DataFolderInUse, OSError):  # whatever supervises it tries again, or another life
             return True
         except UnfitStore:  # three looks that each met an answer that was lost, or an effect that was late
             if self.store.trouble == Trouble():
