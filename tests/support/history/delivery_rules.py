@@ -141,8 +141,9 @@ def nothing_there(run: Run) -> Iterator[str]:
         free = _free_at(run, name)
         lost = _lost(run, name)
         waits = sorted((e for e in run.lines("wait", "ok") if e.subscription == name), key=_begun(run))
+        shares = _shares(run, name) if run.terms_of(name).mode == "ordered" else _nobody_shares
         for segment, there in _acknowledged(run).items():
-            elsewhere = _elsewhere(run, name, segment)
+            elsewhere = _elsewhere(run, name, segment, shares)
             waiting: list[tuple[float, Id]] = []  # those that were free so far, that which came last at the front
             known = iter(sorted((max(t, free(id)), id) for t, id in there))
             upcoming = next(known, None)
@@ -239,8 +240,15 @@ def _acknowledged(run: Run) -> dict[int, list[tuple[float, Id]]]:
     return found
 
 
-def _elsewhere(run: Run, name: str, segment: int) -> Callable[[str, float, float], bool]:
-    """Tells whether anybody may have had what a consumer waited for, from one time to another.
+def _nobody_shares(consumer: str, begins: float, ended: float) -> bool:
+    return False
+
+
+def _elsewhere(
+    run: Run, name: str, segment: int, shares: Callable[[str, float, float], bool]
+) -> Callable[[str, float, float], bool]:
+    """Tells whether anybody may have had what a consumer waited for, from one time to another; `shares` of the
+    subscription.
 
     In all modes a pull under way may have chosen it. In `ordered` another consumer may have had the segment, until its
     lease and its share have ended; and a message that has failed keeps back all behind it, until it is acked.
@@ -259,7 +267,6 @@ def _elsewhere(run: Run, name: str, segment: int) -> Callable[[str, float, float
             if e.subscription == name and e.segment == segment
         }
     held = _overlapping(spans)
-    shares = _shares(run, name) if terms.mode == "ordered" else lambda consumer, begins, ended: False
 
     def found(consumer: str, begins: float, ended: float) -> bool:
         return any(each.consumer != consumer for each in held(begins, ended)) or shares(consumer, begins, ended)
