@@ -145,12 +145,13 @@ class Application:
         await self._check(request)
         return request.key
 
-    async def while_known(self, scope: Scope, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Does the `work` of a call that lasts, as long as its caller counts. Raises as `check_caller`."""
+    async def while_known(self, scope: Scope, work: Callable[[str], Coroutine[Any, Any, None]]) -> None:
+        """Does the `work` of a call that lasts, with the key of its caller, as long as that one counts. Raises as
+        `check_caller`."""
         request = Request(scope, _nothing)
         request.route = _ANY_CALL
         await self._check(request)
-        await self._authentication.while_allowed(request, work())
+        await self._authentication.while_allowed(request, work(request.key))
 
     async def check_right(self, scope: Scope) -> None:
         """Raises what a request would whose caller has no right to it, before its body is made."""

@@ -23,7 +23,7 @@ client takes nothing. Compressed messages are refused, since gRPC decompresses t
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from ssl import SSLContext
@@ -283,11 +283,9 @@ class Door:
     async def _serve_each(self, sending: Sending, call: Call, method: Unary) -> None:
         """Answers the messages of a stream, one after the other, as long as its caller counts; each answer says how
         many there were."""
-        scope = self._scope(sending.context, call)
-        caller = await self._application.check_caller(scope)
-        answer = method.gives()
+        scope, answer = self._scope(sending.context, call), method.gives()
 
-        async def each() -> None:
+        async def each(caller: str) -> None:
             while (content := await self._following(sending.context)) is not None:
                 try:
                     outgoing = await self._outgoing(method, content, scope, caller)
@@ -301,8 +299,18 @@ class Door:
                 method.answer(answer, found)
                 await sending.write(answer.SerializeToString())
 
-        with _staying(call):
-            await self._application.while_known(scope, each)
+        await self._while_known(call, scope, each)
+
+    async def _while_known(
+        self, call: Call, scope: MutableMapping[str, Any], work: Callable[[str], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Does the work of a call that lasts, with the key of its caller, as long as that one counts."""
+
+        async def staying(caller: str) -> None:
+            with _staying(call):
+                await work(caller)
+
+        await self._application.while_known(scope, staying)
 
     async def _found(self, method: Unary, call: Call, scope: MutableMapping[str, Any], outgoing: Outgoing) -> Incoming:
         """Returns the answer to a request, which goes on if the call ends, unless the method `lasts`."""
@@ -468,12 +476,9 @@ class Door:
 
     async def _watch_health(self, sending: Sending, call: Call) -> None:
         """Tells how a service is, now and after each change. It has the place of a stream, so a stranger gets none."""
-        scope = self._scope(sending.context, call)
-        await self._application.check_caller(scope)
-        request = decoded(health_pb2.HealthCheckRequest, await self.read_one(sending.context))
 
-        async def watch() -> None:
-            told = None
+        async def watch(_: str) -> None:
+            request, told = decoded(health_pb2.HealthCheckRequest, await self.read_one(sending.context)), None
             while True:
                 status = self._health_of(request.service)
                 if status != told:
@@ -483,8 +488,7 @@ class Door:
                     return
                 await asyncio.sleep(WATCH_S)
 
-        with _staying(call):
-            await self._application.while_known(scope, watch)
+        await self._while_known(call, self._scope(sending.context, call), watch)
 
     def _health_of(self, service: str) -> int:
         if service and service not in {f"{pb.DESCRIPTOR.package}.{name}" for name in METHODS}:
