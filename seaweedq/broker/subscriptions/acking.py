@@ -18,7 +18,7 @@ import numpy as np
 
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.intervals import Offsets, distinct, runs_of
-from seaweedq.broker.read.readable_segments import ReadableSegments
+from seaweedq.broker.read.readable_segments import CALL_S, PAUSE_S, ReadableSegments
 from seaweedq.broker.subscriptions.cursor import SegmentCursor
 from seaweedq.broker.subscriptions.delivery import AckResult
 from seaweedq.broker.subscriptions.leases import UNKNOWN, Asker, Lease, Position, of_another
@@ -27,6 +27,7 @@ from seaweedq.broker.subscriptions.subscription import Acks, Subscription
 from seaweedq.broker.subscriptions.window import Array
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock
+from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import Signal
 from seaweedq.errors import LeaseEnded, NoDeadLetters, Unavailable
 from seaweedq.segments.frames import Frame, FrameKind
@@ -293,15 +294,20 @@ class AckHandler:
 
     async def _ends(self, subscription: Subscription, ids: Mapping[int, Sequence[int] | Offsets]) -> dict[int, int]:
         """Returns the ends of the segments that are open to a subscription, which get a cursor if they have none. The
-        owner of a segment is asked if an id is not below the end that is known here. Raises Unavailable."""
+        owner of a segment is asked if an id is not below the end that is known here; a segment that moves, or whose
+        broker is dead, is waited for. Raises Unavailable."""
         topic = subscription.topic
-        numbers = tuple(number for number in ids if number in subscription.frontier.open)
-        ends, asked = await self._known_ends(topic, numbers, ids), set[int]()
-        if unsure := set(numbers) - ends.keys():
-            asked = await self._readables.refresh(topic, unsure)
-            ends = await self._known_ends(topic, numbers, ids, asked)
-        if left := sorted(set(numbers) - ends.keys())[:10]:
-            raise Unavailable(f"the ends of segments {left} are not known yet; try again", segments=left)
+        async for attempt in Deadline(self._clock, CALL_S).attempts(topic.signal, PAUSE_S):
+            subscription.check()
+            numbers = tuple(number for number in ids if number in subscription.frontier.open)
+            ends = await self._known_ends(topic, numbers, ids)
+            if unsure := set(numbers) - ends.keys():
+                asked = await self._readables.refresh(topic, unsure)
+                ends = await self._known_ends(topic, numbers, ids, asked)
+            if not (left := sorted(set(numbers) - ends.keys())[:10]):
+                break
+            if attempt.is_last():
+                raise Unavailable(f"the ends of segments {left} are not known yet; try again", segments=left)
         for number in ends:
             if number in subscription.frontier.open:
                 subscription.cursor(number)

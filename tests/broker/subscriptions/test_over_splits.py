@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from seaweedq.broker.subscriptions import acking
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
@@ -305,6 +306,41 @@ async def test_acks_by_id_come_first_behind_a_take_over(tmp_path: Path) -> None:
             assert (told["acked"], told["unknown"]) == (len(published), [])
             unknown = await http.post(f"{SUBSCRIPTION}/ack", json={"ids": [f"{ids[0].partition('-')[0]}-1000"]})
             assert (unknown.json()["acked"], len(unknown.json()["unknown"])) == (0, 1)
+
+
+async def test_acks_by_id_behind_a_take_over_wait_for_a_segment_that_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_loop(tmp_path, 3) as together, everywhere(together) as clients:
+        await make(together.brokers[0], 3)
+        assert (await clients[0].put(SUBSCRIPTION, json={"start": "earliest", "mode": "shared"})).status_code == 201
+        published, ids = await publish(clients[0], 0), list[str]()
+        while len(ids) < len(published):
+            ids += [message["id"] for message in await pull(clients[0])]
+        (dispatcher,) = [one for one in together.brokers if one.subscribing.dispatcher.has(inside.topic(one, "t"), "s")]
+        await together.crash(dispatcher)
+        living = [one for one in together.brokers if one is not dispatcher]
+        ids_of_living = {one.id for one in living}
+        await until(lambda: all({it.owner for it in records(one).values()} == ids_of_living for one in living))
+        async with at(together, living[0]) as http:
+            await lag(http)
+            (mover,) = [one for one in living if one.subscribing.dispatcher.has(inside.topic(one, "t"), "s")]
+            (other,) = [one for one in living if one is not mover]
+            number = min(n for n, record in records(mover).items() if record.owner == mover.id)
+            together.coordination.before = held = Gate()
+            moving = asyncio.create_task(inside.mover(mover).move(inside.topic(mover, "t"), number, other.id))
+            await held.reached.wait()
+            with monkeypatch.context() as hurried:
+                hurried.setattr(acking, "CALL_S", 0.0)
+                refused = await http.post(f"{SUBSCRIPTION}/ack", json={"ids": ids})
+            assert (refused.status_code, refused.json().get("segments")) == (503, [number])
+            waiting = asyncio.create_task(http.post(f"{SUBSCRIPTION}/ack", json={"ids": ids}))
+            await asyncio.wait([waiting], timeout=0.3)
+            assert not waiting.done()
+            held.open.set()
+            assert await moving
+            told = (await waiting).json()
+            assert (told["acked"], told["unknown"]) == (len(published), [])
 
 
 @pytest.mark.parametrize("creator", [0, 1])
