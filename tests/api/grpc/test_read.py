@@ -160,7 +160,7 @@ async def test_a_stream_that_nobody_reads_holds_little_and_ends(tmp_path: Path) 
 
 
 async def test_a_slow_reader_is_told_to_continue(tmp_path: Path) -> None:
-    async with door(tmp_path, answer_timeout_s=0.5) as opened:
+    async with door(tmp_path, answer_timeout_s=2) as opened:  # which it has again, to take the reason
         value = json.dumps("x" * 900_000)
         for _ in range(8):
             await publish(opened, value)
