@@ -266,7 +266,7 @@ REASON_OF: dict[type[SeaweedqError], str] = {
     TooManySegments: "segments",
 }
 OF_BODIES, OF_ANSWERS = ("bodies", "slow_body", "unread_body"), ("answers", "slow_reader", "unread_answer")
-OF_CONNECTIONS = ("connection", "quiet_connection", "slow_head", "handshake", "staying", "tls", "address")
+OF_CONNECTIONS = ("connection", "quiet_connection", "slow_head", "handshake", "staying", "tls", "address", "protocol")
 OF_PEERS = ("peer",)
 REASONS = (*REASON_OF.values(), *OF_PEERS, *OF_BODIES, *OF_ANSWERS, *OF_CONNECTIONS)
 REFUSALS_EVERY_S = 10.0

@@ -115,6 +115,14 @@ def half_call(
     return wire
 
 
+async def until_ended(wire: socket.socket) -> None:
+    """Until the broker has ended the connection."""
+    wire.settimeout(30)
+    with suppress(ConnectionResetError):
+        while await asyncio.to_thread(wire.recv, 65_536):
+            pass
+
+
 class Flood:
     """A connection whose `count` streams each send all but the last byte of a message of `size` bytes, as fast as the
     windows of HTTP/2 allow. `sent` counts their bytes."""

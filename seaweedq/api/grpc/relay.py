@@ -22,7 +22,7 @@ from pathlib import Path
 from ssl import SSLContext
 from struct import Struct
 from typing import cast
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 from seaweedq.access.limits import Account
 from seaweedq.api.connections.connections import Admission, ConnectionBounds
@@ -32,6 +32,8 @@ from seaweedq.api.connections.protocol import BUFFER_BYTES, certificate_of
 from seaweedq.broker.access import ClientCertificate
 from seaweedq.errors import Overloaded
 
+CALLS_PER_CONNECTION = 100
+STREAMS_PER_CONNECTION = 2 * CALLS_PER_CONNECTION  # those included that gRPC is about to refuse
 WINDOW_BYTES = 16 * 1024
 STEP_BYTES = 4 * 1024  # in which a message that has come in part holds memory
 PREFACE_BYTES, PREFIX_BYTES = 24, 5
@@ -58,8 +60,10 @@ class Relay:
         return f"unix:{quote(str(self._folder))}/grpc"
 
     def find(self, peer: str) -> "Client | None":
-        """Returns the client that gRPC calls so. gRPC quotes the folder's name in its own way."""
-        return self.clients.get(peer.rpartition("/")[2])
+        """Returns the client that gRPC calls so, as a URI of its socket."""
+        place = unquote_to_bytes(peer.removeprefix("unix:")).decode("utf-8", "surrogateescape")
+        folder, _, name = place.rpartition("/")
+        return self.clients.get(name) if folder == str(self._folder) else None
 
     async def start(
         self, listener: socket.socket, bounds: ConnectionBounds, context: Callable[[], SSLContext] | None
@@ -175,11 +179,15 @@ class Client(asyncio.Protocol):
             self._early.append(data)
             return
         self._bounds.connections.touch(self)
-        self._sent.feed(data)
-        touched, self._touched = self._touched, []
         try:
+            self._sent.feed(data)
+            touched, self._touched = self._touched, []
             for stream in touched:
                 stream.hold()
+        except _WrongStream as error:
+            self._bounds.refusals.note("protocol", str(error))
+            self.abort()
+            return
         except Overloaded as error:
             self._bounds.refusals.note("bodies", error.detail)
             self.abort()
@@ -198,8 +206,8 @@ class Client(asyncio.Protocol):
             self._transport.write(data)
 
     def begin_answer(self) -> Callable[[], object]:
-        """Waits until gRPC has sent a short answer, and calls what this returns; ends the connection if that takes much
-        longer than answer_timeout_s, whatever else the client takes. One timer looks after all answers."""
+        """Waits until gRPC has sent a short answer, and calls what this returns; ends the connection if that takes one
+        to two answer_timeout_s, whatever else the client takes. One timer looks after all answers."""
         self._last_answer += 1
         self._answers[self._last_answer] = None
         if not self._looks:
@@ -275,6 +283,10 @@ class Client(asyncio.Protocol):
         """Follows the streams of the client; `content` is a piece of a frame of data, None its end."""
         stream = self.streams.get(number)
         if kind == HEADERS and content is None and number > self._newest:  # gRPC ignores those of earlier numbers
+            if not number % 2:
+                raise _WrongStream(f"a gRPC client may not begin stream {number}: its streams have odd numbers")
+            if len(self.streams) >= STREAMS_PER_CONNECTION:
+                raise _WrongStream(f"a gRPC client began over {STREAMS_PER_CONNECTION} streams on a connection at once")
             self._newest = number
             self.streams[number] = stream = Arriving(self._bounds.bodies, self._dismiss)
             self._bounds.connections.mark_busy(self)
@@ -303,6 +315,10 @@ class Client(asyncio.Protocol):
     def _dismiss(self) -> None:
         self._bounds.refusals.note("slow_body", "a message arrived slowly while other requests needed its memory")
         self.abort()
+
+
+class _WrongStream(Exception):
+    """A stream that gRPC would ignore without an answer, so that it would stay here."""
 
 
 class Inner(asyncio.Protocol):

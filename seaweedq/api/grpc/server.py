@@ -57,7 +57,7 @@ from seaweedq.api.grpc.methods import (
     needed,
     publishing,
 )
-from seaweedq.api.grpc.relay import BACKLOG, WINDOW_BYTES, Relay
+from seaweedq.api.grpc.relay import BACKLOG, CALLS_PER_CONNECTION, WINDOW_BYTES, Relay
 from seaweedq.api.grpc.sending import Context, Sending
 from seaweedq.api.grpc.statuses import status_of_error, status_of_problem
 from seaweedq.api.problems import problem, unexpected
@@ -77,7 +77,6 @@ from seaweedq.segments.layout import Format
 from seaweedq.settings import Settings
 
 METADATA_BYTES = 16 * 1024
-CALLS_PER_CONNECTION = 100
 PING_S = 10  # the least time between two pings of a client; after two strikes its connection ends
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20
 IDLE_S = 60  # after which a connection without calls ends, so that others find a place

@@ -36,7 +36,7 @@ from seaweedq.cli.server import http_server
 from seaweedq.cli.server.http_server import grpc_port_of
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.errors import InvalidRequest, Overloaded, Unavailable
-from tests.support.grpc_door import Calls, Door, Flood, call_head, door, frame, half_call, ping, refused
+from tests.support.grpc_door import Calls, Door, Flood, call_head, door, frame, half_call, ping, refused, until_ended
 from tests.support.http.certificates import Authority
 from tests.support.processes.broker_process import free_port
 
@@ -204,10 +204,7 @@ async def test_a_short_answer_that_nobody_takes_ends_the_connection(
                     await asyncio.sleep(0.01)
                 while any(client.calls for client in clients.values()):
                     await asyncio.sleep(0.01)
-            wire.settimeout(5)
-            with suppress(ConnectionResetError):
-                while await asyncio.to_thread(wire.recv, 4096):
-                    pass
+            await until_ended(wire)
         assert (await opened.calls.GetTopic(topic="t")).topic.name == "t"
     assert not [one for one in caplog.records if one.levelname == "ERROR"]
 
@@ -238,6 +235,33 @@ async def test_heads_that_grpc_ignores_take_no_memory(opened: Door) -> None:
             assert part
         (client,) = (one for one in opened.served.server.grpc.relay.clients.values() if one.streams)
         assert list(client.streams) == [2001]
+
+
+async def test_streams_of_even_numbers_end_the_connection(opened: Door) -> None:
+    """gRPC ignores them. The relay would have kept each, and none of a lower number that followed."""
+    with half_call(opened.target, PUBLISH, b"0123456789", 5) as wire:
+        wire.sendall(frame(1, 5, 2**31 - 2, call_head(opened.target, PUBLISH)))
+        await until_ended(wire)
+    assert "protocol" in await refusals_of(opened)
+    assert not opened.served.server.grpc.relay.clients
+
+
+async def test_streams_behind_a_last_goaway_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "AGE_S", 0.1)
+    async with door(tmp_path) as opened, asyncio.timeout(30):
+        reader, writer = await asyncio.open_connection(*opened.target.split(":"))
+        head, at, last = call_head(opened.target, PUBLISH), b"", b""
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + frame(1, 4, 1, head))
+        while at[3:4] != b"\x07" or last[:4] != (1).to_bytes(4):  # GOAWAY, and its last stream
+            at = await reader.readexactly(9)
+            last = await reader.readexactly(int.from_bytes(at[:3]))
+            if at[3:5] == b"\x06\x00":
+                writer.write(frame(6, 1, 0, last))
+        writer.write(b"".join(frame(1, 5, number, b"") for number in range(3, 1003, 2)))
+        with suppress(ConnectionResetError):
+            await reader.read()
+        writer.close()
+        assert "protocol" in await refusals_of(opened)
 
 
 @pytest.mark.parametrize("name", ["with space", "per%20cent", "hash#x"])

@@ -4,7 +4,7 @@ import asyncio
 import json
 import tracemalloc
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from seaweedq.api.connections import memory
 from seaweedq.api.grpc import queue_pb2 as pb
 from seaweedq.clock import SystemIds
 from tests.api.grpc.test_bounds import refusals_of
-from tests.support.grpc_door import Door, door, half_call, refused
+from tests.support.grpc_door import Door, door, half_call, refused, until_ended
 
 pytestmark = pytest.mark.default
 READ = "/seaweedq.v1.QueueService/Read"
@@ -153,10 +153,7 @@ async def test_a_stream_that_nobody_reads_holds_little_and_ends(tmp_path: Path) 
                 assert most < 3_000_000
                 while budget.answers:
                     await asyncio.sleep(0.01)
-            wire.settimeout(30)
-            with suppress(ConnectionResetError):
-                while await asyncio.to_thread(wire.recv, 65_536):
-                    pass
+            await until_ended(wire)
 
 
 async def test_a_slow_reader_is_told_to_continue(tmp_path: Path) -> None:
