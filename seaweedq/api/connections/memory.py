@@ -22,7 +22,7 @@ without a fair share is refused, since its caller's requests would wait for one 
 A server writes an answer to a buffer and forgets it; if its client does not read, the buffer stays. All such buffers
 together hold a quarter of the budget. A connection that takes no byte of its answer for answer_timeout_s ends. Once the
 quarter is used up, the slowest of the slow readers go first; if none is slow, a large answer is refused (503) before it
-is written. The first one is never refused.
+is written. The first large one is never refused, nor are small ones.
 """
 
 import asyncio
@@ -400,7 +400,9 @@ class UnreadAnswers:
         return Overloaded(detail, budget_bytes=self._budget.limit_bytes)
 
     def _fits(self, size: int) -> bool:
-        return not self._budget.answers or self._budget.answers + size <= self.limit_bytes
+        if self._budget.answers + size <= self.limit_bytes:
+            return True
+        return self._budget.answers == sum(one.held for one in self._pending if one.held < LARGE_BYTES)
 
     @contextmanager
     def streaming(self, size: int) -> Iterator[None]:

@@ -83,7 +83,8 @@ async def test_a_connection_with_several_answers_is_ended_once(world: World) -> 
     assert (len(cuts), world.refusals.counts["unread_answer"], world.budget.answers) == (1, 1, 0)
 
 
-async def test_the_first_is_never_refused(world: World) -> None:
+async def test_the_first_large_one_is_never_refused(world: World) -> None:
+    Reader(world.answers).given(1000)
     Reader(world.answers).given(100 * MIB)
     with pytest.raises(Overloaded):
         Reader(world.answers).given(MIB)
