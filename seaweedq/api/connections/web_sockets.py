@@ -59,7 +59,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._unparsed = memoryview(b"")
         self._slow: asyncio.TimerHandle | None = None
         self._last: asyncio.TimerHandle | None = None
-        self._is_shut_down = False
+        self._is_shut_down = self._is_lost = self._is_served = False
         self._served, self.app = self.app, self._serve
         self.refusal = "the WebSocket request has more than 128 headers, or a header over 8 KiB"
 
@@ -73,15 +73,27 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         return self.handshake_initiated
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Releases all that the connection held."""
+        """Releases all that the connection held, but for the place of a request that goes on, as HTTP's do."""
         self._unparsed = memoryview(b"")
         self._release()
         if self._last:
             self._last.cancel()
         self._bounds.unread.end(self._unread)
+        self._is_lost = True
+        if not self._is_served:
+            self._free_place()
+        super().connection_lost(exc)
+
+    def on_task_complete(self, task: Any) -> None:
+        """Ends the request."""
+        super().on_task_complete(task)
+        self._is_served = False
+        if self._is_lost:
+            self._free_place()
+
+    def _free_place(self) -> None:
         self._leave()
         release_connection(self._connection)
-        super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         """Counts the bytes that the client does not take, and reads nothing more meanwhile."""
@@ -170,6 +182,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         except InvalidHandshake as error:
             self.refusal = f"the request is not a WebSocket handshake: {error}"
         else:
+            self._is_served = True
             super().handle_connect(event)
 
     def handle_cont(self, event: Any) -> None:

@@ -2,7 +2,6 @@
 for clients that cannot reach the store."""
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Self
@@ -205,8 +204,10 @@ async def _answered(services: FetchServices, request: Request, asked: _FetchRequ
     """Returns the answer, also of a segment that retention has removed."""
     try:
         await services.catalog.require_segment(asked.topic, asked.segment)
-        with waiting(request) if asked.wait_s else nullcontext():
+        if not asked.wait_s:
             return await _fetched(services, request, asked)
+        with waiting(request):
+            return await request.while_there(_fetched(services, request, asked))
     except SegmentNotFound:
         tombstone = await services.catalog.tombstone(asked.topic, asked.segment)
         check_at_end(asked.segment, tombstone.end_offset, asked.offset)

@@ -233,7 +233,7 @@ async def import_upload(
     traceparent = services.traceparent(request)
     record = await services.broker.importing.begin(found, asked.upload_id, asked.format, bare, version, traceparent)
     if record.state in ("checking", "running"):
-        record = await services.broker.importing.wait(found, asked.upload_id, wait_s)
+        record = await request.while_there(services.broker.importing.wait(found, asked.upload_id, wait_s))
     if record.problem is not None:
         raise error_of(record.problem)
     return json_answer(_answer(asked.upload_id, record), 200 if record.state == "done" else 202)

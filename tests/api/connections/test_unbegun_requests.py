@@ -210,16 +210,23 @@ async def test_requests_that_wait_for_their_turn_count_with_bodies(requests: int
         await until(lambda: limits.budget.incomplete == 0)
 
 
-async def test_a_request_whose_client_has_gone_keeps_its_place() -> None:
+SOCKET = (
+    b"GET /v1/topics/t/subscriptions/s/stream HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("head", [b"GET /at-once HTTP/1.1\r\nHost: x\r\n\r\n", SOCKET], ids=["http", "socket"])
+async def test_a_request_whose_client_has_gone_keeps_its_place(head: bytes) -> None:
     """Else clients that ask and go would have requests without end while a journal stands still."""
     app, limits = App(), Limits()
     app.may_answer.clear()
     async with serving(app, limits) as port:
         for count in range(1, 4):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"GET /at-once HTTP/1.1\r\nHost: x\r\n\r\n")
-            await until(lambda count=count: len(app.scopes) == count)
-            writer.close()
+            writer.write(head)
+            await until(lambda count=count: len(app.scopes) == count)  # type: ignore[misc]
+            writer.transport.abort()
         await asyncio.sleep(0.1)
         assert len(limits.connections) == 3
         app.may_answer.set()

@@ -218,6 +218,24 @@ def test_a_long_poll_ends_when_its_time_is_over(http: httpx.Client, topic: str) 
     assert 0.4 <= time.monotonic() - began < 20
 
 
+def test_a_long_poll_does_not_outlive_its_client(http: httpx.Client, topic: str, broker: BrokerProcess) -> None:
+    """Else clients that come and go would take all places."""
+    before = connections(http)
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", broker.port), timeout=40) as client:
+            client.sendall(head("GET", f"{topic}/segments/0/messages?wait_s=30"))
+            http.get("/healthz")  # answered behind it
+    end_s = time.monotonic() + 20
+    while connections(http) > before:
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+
+
+def connections(http: httpx.Client) -> float:
+    (line,) = (one for one in http.get("/metrics").text.splitlines() if one.startswith("seaweedq_connections "))
+    return float(line.split()[1])
+
+
 def test_a_long_poll_does_not_outlive_its_topic(http: httpx.Client, topic: str, broker: BrokerProcess) -> None:
     with ThreadPoolExecutor() as pool:
         waiting = ask_later(pool, broker, f"{topic}/segments/0/messages?wait_s=30")
