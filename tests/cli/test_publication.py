@@ -3,6 +3,7 @@
 import io
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -80,6 +81,22 @@ def test_a_signal_says_how_many_were_taken(real_broker: BrokerProcess, number: s
         if taken == 3:
             return
     raise AssertionError("no answer was ever taken")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_first_answer_ends_it(number: signal.Signals) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(PATIENCE_S)
+        url, pipe = f"http://127.0.0.1:{silent.getsockname()[1]}", subprocess.PIPE
+        command = [sys.executable, "-m", "seaweedq", "publish", "t", "--url", url]
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+            asking, _ = silent.accept()
+            with asking:
+                assert asking.recv(1)
+                process.send_signal(number)
+                assert process.communicate(timeout=PATIENCE_S) == (b"", b"")
+    assert process.returncode == 128 + number
 
 
 def _interrupted(broker: BrokerProcess, topic: str, number: signal.Signals) -> tuple[int, int]:

@@ -74,7 +74,7 @@ def raise_when_loaded() -> None:
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
     """Lets SIGTERM raise KeyboardInterrupt in the block, with the signal's number, for a command that reports its work.
-    Only the main thread gets signals."""
+    One that the block does not catch ends the command with status 143. Only the main thread gets signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -85,6 +85,10 @@ def interrupted_by_sigterm() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
+    except KeyboardInterrupt as raised:
+        if not raised.args:
+            raise
+        raise SystemExit(128 + raised.args[0]) from None
     finally:
         signal.signal(signal.SIGTERM, before)
 
