@@ -88,6 +88,20 @@ def test_messages_that_are_all_invalid_are_sent_once():
     assert not cluster.messages
 
 
+def test_a_repeat_of_what_was_taken_in_part_is_not_sent_without_those_that_are_invalid_now():
+    """The same number with fewer messages is another request, which brokers refuse."""
+    cluster, taken = FakeCluster(), [{"segment": 0, "first_offset": 0, "count": 1}]
+    rows = [{"index": 0, "reason": "its upload has expired"}]
+    cluster.faults = [lambda request: problem(422, "invalid-messages", errors=rows, invalid=1, taken=taken)]
+    with Client("http://test", transport=httpx.MockTransport(cluster)) as client:
+        producer = client.producer("t", linger_ms=10_000)
+        receipts = [producer.send(n, headers={"a": "b"}) for n in range(2)]
+        with pytest.raises(InvalidMessages):
+            producer.close()
+    assert [each.exception().fields["taken"] for each in receipts] == [taken, taken]
+    assert len(cluster.requests) == 1
+
+
 def test_after_a_second_refusal_of_the_rest_each_has_its_own_reason():
     """The second one counts the messages that were left, so each had the reason of another one."""
 

@@ -293,7 +293,10 @@ class Route:
             return replace(outcome, error=first, rejected=tuple(sorted(errors)), errors=errors)
 
     def _refused(self, error: SeaweedqError, lines: list[bytes]) -> set[int]:
-        """Returns the indexes of messages that the error concerns; none if that is not known."""
+        """Returns the indexes of messages that the error concerns; none if that is not known, or some were taken by an
+        earlier attempt: its repeats must have the same messages."""
+        if error.fields.get("taken"):
+            return set()
         if isinstance(error, InvalidMessages):
             # A broker names all, or the first of them. If it counts as many as there are, none needs to be sent again.
             if error.fields.get("invalid") == len(lines):
