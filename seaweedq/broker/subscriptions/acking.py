@@ -297,7 +297,7 @@ class AckHandler:
         owner of a segment is asked if an id is not below the end that is known here; a segment that moves, or whose
         broker is dead, is waited for. Raises Unavailable."""
         topic = subscription.topic
-        async for attempt in Deadline(self._clock, CALL_S).attempts(topic.signal, PAUSE_S):
+        async for attempt in Deadline(self._clock, CALL_S).attempts(topic.moved, PAUSE_S):
             subscription.check()
             numbers = tuple(number for number in ids if number in subscription.frontier.open)
             ends = await self._known_ends(topic, numbers, ids)

@@ -327,7 +327,13 @@ async def test_acks_by_id_behind_a_take_over_wait_for_a_segment_that_moves(
             (mover,) = [one for one in living if one.subscribing.dispatcher.has(inside.topic(one, "t"), "s")]
             (other,) = [one for one in living if one is not mover]
             number = min(n for n, record in records(mover).items() if record.owner == mover.id)
-            together.coordination.before = held = Gate()
+            held = Gate()
+
+            async def before(writes: Sequence[Put | Delete]) -> None:
+                if any(keys.SEGMENTS.matches(write.key) for write in writes):
+                    await held()
+
+            together.coordination.before = before
             moving = asyncio.create_task(inside.mover(mover).move(inside.topic(mover, "t"), number, other.id))
             await held.reached.wait()
             with monkeypatch.context() as hurried:
