@@ -88,7 +88,7 @@ def test_messages_that_are_all_invalid_are_sent_once():
     assert not cluster.messages
 
 
-def test_a_repeat_of_what_was_taken_in_part_is_not_sent_without_those_that_are_invalid_now():
+def test_a_repeat_of_what_was_taken_in_part_is_sent_as_it_was():
     """The same number with fewer messages is another request, which brokers refuse."""
     cluster, taken = FakeCluster(), [{"segment": 0, "first_offset": 0, "count": 1}]
     rows = [{"index": 0, "reason": "its upload has expired"}]
