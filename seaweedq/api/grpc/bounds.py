@@ -5,6 +5,7 @@ A call is the connection of its request: `Client` (relay) is the client's connec
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from seaweedq.access.limits import Account
@@ -29,6 +30,9 @@ class Peer(Protocol):
     @property
     def taken(self) -> int:
         """How many bytes its client has taken."""
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Lets a call of a stranger, who has not asked yet, keep no place."""
 
     def begin_answer(self) -> Callable[[], object]:
         """Begins to wait until gRPC has sent a short answer. Returns what ends the wait."""

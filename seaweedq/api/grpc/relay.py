@@ -7,22 +7,30 @@ has come in part holds memory as a body of HTTP does (connections/memory); if th
 stream that nobody reads lets in WINDOW_BYTES, and no more. What the broker sends is split only to learn of the ends of
 streams.
 
-Connections have the places, the TLS and the bounds of HTTP's. A connection is busy while it has streams, and quiet
-otherwise. gRPC knows each by the name of its Unix socket, which names the client's address and certificate for calls;
-calls over any other socket are refused. The sockets are in a folder that only this user enters.
+The relay's streams must be those of gRPC, or some would count for nothing. gRPC ignores what a client may not send, and
+ends its whole port if the path of a call is no text: the relay ends such a connection before gRPC hears of it. gRPC
+itself takes more streams than the SETTINGS tell clients, since it forgets a stream later than its client, and would
+refuse the next one.
+
+Connections have the places, the TLS and the bounds of HTTP's. A connection is busy while it has streams, but for those
+of strangers who have not asked yet, and quiet otherwise. gRPC knows each by the name of its Unix socket, which names
+the client's address and certificate for calls; calls over any other socket are refused. The sockets are in a folder
+that only this user enters.
 """
 
 import asyncio
 import os
 import socket
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from ssl import SSLContext
 from struct import Struct
 from typing import cast
 from urllib.parse import quote, unquote_to_bytes
+
+from hpack import Decoder, HPACKError
 
 from seaweedq.access.limits import Account
 from seaweedq.api.connections.connections import Admission, ConnectionBounds
@@ -36,10 +44,18 @@ CALLS_PER_CONNECTION = 100
 STREAMS_PER_CONNECTION = 2 * CALLS_PER_CONNECTION  # those included that gRPC is about to refuse
 WINDOW_BYTES = 16 * 1024
 STEP_BYTES = 4 * 1024  # in which a message that has come in part holds memory
+BLOCK_BYTES = 8 * 1024  # in which gRPC reads: a piece of a message keeps all of its blocks
+SEND_BYTES = 32 * 1024  # of the socket to gRPC, which would read in larger blocks otherwise
+HEAD_BYTES = 64 * 1024  # of a header block
+CALL_BYTES = 128 * 1024  # that a call takes with its metadata, counted until its message comes
+HEAD_FRAMES = 8
+SPARE, SPARE_PER_S = 1000, 200  # frames that carry nothing, such as the reset of a stream: a burst, and from then on
 PREFACE_BYTES, PREFIX_BYTES = 24, 5
 FRAME_HEAD = Struct(">BHBBI")  # bytes of content, in two parts; kind, flags, stream
-DATA, HEADERS, RESET = 0, 1, 3  # kinds of frames
-END_STREAM, PADDED = 1, 8  # flags
+DATA, HEADERS, RESET, SETTINGS, WINDOW, CONTINUATION = 0, 1, 3, 4, 8, 9  # kinds of frames
+END_STREAM, END_HEADERS, PADDED, PRIORITY = 1, 4, 8, 32  # flags
+SETTING = Struct(">HI")
+TOLD = {3: CALLS_PER_CONNECTION, 0xFE03: 0}  # settings: concurrent streams; whether metadata may be binary
 BACKLOG = 2048
 END_S = 1.0  # for an answer to be sent
 
@@ -103,6 +119,7 @@ class Relay:
         with ExitStack() as failing:
             wire = failing.enter_context(socket.socket(socket.AF_UNIX))
             wire.setblocking(False)
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
             wire.bind(str(place))
             self.clients[name] = client
             self._empty.clear()
@@ -133,7 +150,12 @@ class Client(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.streams: dict[int, Arriving] = {}
         self._newest = 0  # number of a stream
-        self._sent, self._answered = Frames(self._hear, PREFACE_BYTES), Frames(self._tell, skips_data=True)
+        self._waiting = 0  # of its streams, those of strangers who have not asked yet
+        self._heads = Heads()
+        self._settings: bytes | None = b""  # gRPC's first frame, as long as it has come in part
+        self._spare, self._spare_s = 0.0, 0.0
+        self._sent = Frames(self._hear, PREFACE_BYTES, tells=frozenset({DATA, HEADERS, CONTINUATION}))
+        self._answered = Frames(self._tell)
         self._touched: list[Arriving] = []  # by the bytes that have just come
         self._early: list[bytes] = []  # came before gRPC was connected
 
@@ -201,9 +223,16 @@ class Client(asyncio.Protocol):
 
     def answer(self, data: bytes) -> None:
         """Hands on what the broker sends."""
-        if self._transport is not None:
-            self._answered.feed(data)
-            self._transport.write(data)
+        if self._transport is None:
+            return
+        if self._settings is not None:
+            self._settings += data
+            size = FRAME_HEAD.size + int.from_bytes(self._settings[:3])
+            if len(self._settings) < max(FRAME_HEAD.size, size):
+                return
+            data, self._settings = retold(self._settings[:size]) + self._settings[size:], None
+        self._answered.feed(data)
+        self._transport.write(data)
 
     def begin_answer(self) -> Callable[[], object]:
         """Waits until gRPC has sent a short answer, and calls what this returns; ends the connection if that takes one
@@ -280,25 +309,68 @@ class Client(asyncio.Protocol):
         self.abort()
 
     def _hear(self, kind: int, flags: int, number: int, content: memoryview | None) -> None:
-        """Follows the streams of the client; `content` is a piece of a frame of data, None its end."""
+        """Follows the streams of the client; `content` is a piece of a frame, None its end. Raises _WrongStream."""
+        if kind in (HEADERS, CONTINUATION):
+            if content is not None:
+                self._heads.take(content)
+                return
+            whole = self._heads.end(kind, flags, number)
+            if whole is None:
+                return
+            kind, flags = HEADERS, whole
+            self._begin(number, flags)
+        elif content is None and kind not in (DATA, WINDOW):
+            self._count_spare()
         stream = self.streams.get(number)
-        if kind == HEADERS and content is None and number > self._newest:  # gRPC ignores those of earlier numbers
-            if not number % 2:
-                raise _WrongStream(f"a gRPC client may not begin stream {number}: its streams have odd numbers")
-            if len(self.streams) >= STREAMS_PER_CONNECTION:
-                raise _WrongStream(f"a gRPC client began over {STREAMS_PER_CONNECTION} streams on a connection at once")
-            self._newest = number
-            self.streams[number] = stream = Arriving(self._bounds.bodies, self._dismiss)
-            self._bounds.connections.mark_busy(self)
         if stream is None:
             return
         if kind == RESET:
             self._drop(number)
-        elif kind == DATA and content is not None:
-            stream.take(content)
+        elif content is not None:
+            stream.take(content, self._sent.at)
             self._touched.append(stream)
         if content is None and flags & END_STREAM and kind in (DATA, HEADERS):
             stream.end()
+
+    def _begin(self, number: int, flags: int) -> None:
+        """Begins a stream, unless it is there. Raises _WrongStream for one that gRPC would ignore."""
+        if number in self.streams:
+            return
+        if number <= self._newest:
+            if not flags & END_STREAM:  # otherwise the late end of one that the broker has ended
+                raise _WrongStream(f"a gRPC client began stream {number} behind stream {self._newest}")
+            return
+        if not number % 2:
+            raise _WrongStream(f"a gRPC client may not begin stream {number}: its streams have odd numbers")
+        if len(self.streams) >= STREAMS_PER_CONNECTION:
+            raise _WrongStream(f"a gRPC client began over {STREAMS_PER_CONNECTION} streams on a connection at once")
+        self._newest = number
+        self.streams[number] = stream = Arriving(self._bounds.bodies, self._dismiss)
+        self._touched.append(stream)
+        self._mark()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Lets a stream of a stranger, who has not asked yet, keep no place."""
+        self._waiting += 1
+        self._mark()
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            self._mark()
+
+    def _mark(self) -> None:
+        if self._transport:
+            connections = self._bounds.connections
+            (connections.mark_busy if len(self.streams) > self._waiting else connections.mark_quiet)(self)
+
+    def _count_spare(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._spare = max(0.0, self._spare - SPARE_PER_S * (now_s - self._spare_s)) + 1
+        self._spare_s = now_s
+        if self._spare > SPARE:
+            raise _WrongStream(f"a gRPC client sent over {SPARE_PER_S} resets and other spare frames per second")
 
     def _tell(self, kind: int, flags: int, number: int, content: memoryview | None) -> None:
         """Forgets streams that the broker ends."""
@@ -309,8 +381,7 @@ class Client(asyncio.Protocol):
         stream = self.streams.pop(number, None)
         if stream:
             stream.end()
-            if not self.streams and self._transport:
-                self._bounds.connections.mark_quiet(self)
+            self._mark()
 
     def _dismiss(self) -> None:
         self._bounds.refusals.note("slow_body", "a message arrived slowly while other requests needed its memory")
@@ -318,7 +389,7 @@ class Client(asyncio.Protocol):
 
 
 class _WrongStream(Exception):
-    """A stream that gRPC would ignore without an answer, so that it would stay here."""
+    """A frame that no client of gRPC sends, with which gRPC would deal in its own way."""
 
 
 class Inner(asyncio.Protocol):
@@ -353,36 +424,46 @@ class Inner(asyncio.Protocol):
 
 
 class Arriving:
-    """The messages of one stream that arrive. Only one that has come in part holds memory."""
+    """The messages of one stream that arrive. Only one that has come in part holds memory, and a call before its first
+    message comes."""
 
-    __slots__ = ("_bodies", "_body", "_dismiss", "_left", "_new", "_prefix")
+    __slots__ = ("_block", "_bodies", "_body", "_dismiss", "_left", "_new", "_prefix")
 
     def __init__(self, bodies: IncompleteBodies, dismiss: Callable[[], None]) -> None:
         self._bodies = bodies
         self._dismiss = dismiss
         self._prefix = b""
         self._left = 0  # bytes of the message that have not come
-        self._new = 0  # bytes of it that came and are not counted
+        self._new = CALL_BYTES  # bytes of it that came and are not counted
+        self._block = -1  # of the connection's bytes, the last one that counts
         self._body: IncompleteBody | None = None
 
-    def take(self, content: memoryview) -> None:
-        """Splits a piece of the stream into messages."""
+    def take(self, content: memoryview, place: int) -> None:
+        """Splits a piece of the stream into messages. It begins at this place of the connection's bytes."""
         at, is_between = 0, not (self._left or self._prefix)
         if is_between and len(content) == PREFIX_BYTES + int.from_bytes(content[1:PREFIX_BYTES]):
+            if self._new or self._body:
+                self.end()
             return  # a whole message, most often
         while at < len(content):
             if self._left:
                 size = min(self._left, len(content) - at)
                 self._left -= size
-                self._new += size
+                self._count(place + at, size)
             else:
                 size = min(PREFIX_BYTES - len(self._prefix), len(content) - at)
                 self._prefix += content[at : at + size]
                 if len(self._prefix) == PREFIX_BYTES:
                     self._left, self._prefix = int.from_bytes(self._prefix[1:]), b""
             at += size
-            if not self._left:
+            if not self._left and not self._prefix:
                 self.end()
+
+    def _count(self, place: int, size: int) -> None:
+        """Counts the blocks of a piece that do not count yet: gRPC keeps each whole, whatever else is in it."""
+        first, last = max(self._block + 1, place // BLOCK_BYTES), (place + size - 1) // BLOCK_BYTES
+        self._new += BLOCK_BYTES * max(0, last - first + 1)
+        self._block = last
 
     def hold(self) -> None:
         """Holds the memory of a message that has come in part. Raises Overloaded."""
@@ -393,28 +474,81 @@ class Arriving:
 
     def end(self) -> None:
         """Releases it: the message has come whole, or never will."""
-        self._new = 0
+        self._new, self._block = 0, -1
         if self._body:
             self._bodies.release(self._body)
             self._body = None
 
 
+class Heads:
+    """The header blocks of a client's connection, one after the other."""
+
+    def __init__(self) -> None:
+        self._decoder = Decoder()
+        self._block = bytearray()
+        self._stream = self._flags = self._frames = 0  # of the block that has come in part
+
+    def take(self, content: memoryview) -> None:
+        """Takes a piece of a block. Raises _WrongStream."""
+        self._block += content
+        if len(self._block) > HEAD_BYTES:
+            raise _WrongStream(f"a gRPC client sent a header block of over {HEAD_BYTES} bytes")
+
+    def end(self, kind: int, flags: int, number: int) -> int | None:
+        """Ends a frame of a block. Returns the flags of its first one if the block is whole. Raises _WrongStream if it
+        has a text that is none: gRPC would end its whole port."""
+        if (kind == CONTINUATION) != bool(self._frames) or (self._frames and number != self._stream) or flags & PADDED:
+            raise _WrongStream(f"a gRPC client sent a wrong header block on stream {number}")
+        if not self._frames:
+            self._stream, self._flags = number, flags
+        self._frames += 1
+        if not flags & END_HEADERS:
+            if self._frames == HEAD_FRAMES:
+                raise _WrongStream(f"a gRPC client sent a header block of over {HEAD_FRAMES} frames")
+            return None
+        block = bytes(self._block[5:] if self._flags & PRIORITY else self._block)
+        self._block.clear()
+        self._frames = 0
+        if block and min(block) < 0x80:  # otherwise it has nothing but indexes of fields that came before
+            try:
+                fields = self._decoder.decode(block, raw=True)
+            except HPACKError as error:
+                raise _WrongStream(f"a gRPC client sent a wrong header block: {error}") from None
+            if any(not (name + value).isascii() for name, value in fields):
+                raise _WrongStream("a gRPC client sent metadata that is not ASCII")
+        return self._flags
+
+
+def retold(settings: bytes) -> bytes:
+    """Returns gRPC's frame of SETTINGS as clients get it."""
+    told = bytearray(settings)
+    if told[3] == SETTINGS:
+        for at in range(FRAME_HEAD.size, len(told), SETTING.size):
+            name, value = SETTING.unpack_from(told, at)
+            SETTING.pack_into(told, at, name, TOLD.get(name, value))
+    return bytes(told)
+
+
 class Frames:
     """Splits bytes into frames of HTTP/2, behind `before` other bytes. `hear` is told kind, flags, stream and content
-    of each piece of data without its padding, unless it `skips_data`; and of the end of each frame, with None as
-    content. `data_bytes` counts what frames of data have had."""
+    of each piece of the kinds of frames that it `tells`, of data without padding; and of the end of each frame, with
+    None as content. `data_bytes` counts what frames of data have had. `at` is the place of the piece that is told."""
 
     __slots__ = (
-        *("_before", "_flags", "_head", "_hear", "_is_padded", "_kind", "_left", "_padding", "_skips_data", "_stream"),
-        "data_bytes",
+        *("_before", "_flags", "_head", "_hear", "_is_padded", "_kind", "_left", "_padding", "_stream", "_taken"),
+        *("_tells", "at", "data_bytes"),
     )
 
     def __init__(
-        self, hear: Callable[[int, int, int, memoryview | None], None], before: int = 0, skips_data: bool = False
+        self,
+        hear: Callable[[int, int, int, memoryview | None], None],
+        before: int = 0,
+        tells: frozenset[int] = frozenset(),
     ) -> None:
         self._hear = hear
         self._before = before
-        self._skips_data = skips_data
+        self._tells = tells
+        self._taken = self.at = 0
         self._head = b""
         self.data_bytes = 0
         self._left = self._padding = self._kind = self._flags = self._stream = 0
@@ -425,6 +559,7 @@ class Frames:
         end = len(data)
         at = min(self._before, end)
         self._before -= at
+        before, self._taken = self._taken, self._taken + end
         view = memoryview(data)
         while at < end:
             if not self._left:
@@ -440,15 +575,16 @@ class Frames:
             size = min(self._left, end - at)
             if size and self._kind == DATA:
                 self.data_bytes += size
-                if not self._skips_data:
-                    self._take(view[at : at + size])
+            if size and self._kind in self._tells:
+                self.at = before + at
+                self._take(view[at : at + size])
             self._left -= size
             at += size
             if not self._left:
                 self._hear(self._kind, self._flags, self._stream, None)
 
     def _take(self, piece: memoryview) -> None:
-        """Hands on a piece of a frame of data that has `_left` bytes, padding included."""
+        """Hands on a piece of a frame that has `_left` bytes, the padding of data included."""
         left = self._left
         if self._is_padded:
             self._is_padded, self._padding = False, piece[0]

@@ -100,7 +100,7 @@ def options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.absolute_max_metadata_size", METADATA_BYTES),
         ("grpc.max_receive_message_length", settings.max_request_bytes),
         ("grpc.max_send_message_length", -1),
-        ("grpc.max_concurrent_streams", CALLS_PER_CONNECTION),
+        ("grpc.max_concurrent_streams", 4 * CALLS_PER_CONNECTION),
         ("grpc.compression_enabled_algorithms_bitset", 1),  # identity alone
         ("grpc.http2.bdp_probe", 0),  # windows stay small until a message is read
         ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
@@ -467,7 +467,8 @@ class Door:
 
     async def _health(self, sending: Sending, call: Call) -> bytes:
         """Answers whether a service is ready."""
-        request = decoded(health_pb2.HealthCheckRequest, await self.read_one(sending.context))
+        with call.peer.waiting():
+            request = decoded(health_pb2.HealthCheckRequest, await self.read_one(sending.context))
         status = self._health_of(request.service)
         if status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN:
             raise StatusError(status_pb2.Status(code=grpc.StatusCode.NOT_FOUND.value[0], message="unknown service"))

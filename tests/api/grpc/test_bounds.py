@@ -23,13 +23,14 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from hpack import Encoder
 
 from seaweedq.access.tokens import draw
 from seaweedq.api.connections.connections import Connections
 from seaweedq.api.grpc import queue_pb2 as pb
 from seaweedq.api.grpc import server
 from seaweedq.api.grpc.bounds import Calls as CallCounts
-from seaweedq.api.grpc.relay import WINDOW_BYTES, Client, Frames, Inner
+from seaweedq.api.grpc.relay import WINDOW_BYTES, Arriving, Client, Frames, Inner
 from seaweedq.api.grpc.sending import Sending
 from seaweedq.api.problems import Refusals
 from seaweedq.cli.server import http_server
@@ -246,6 +247,109 @@ async def test_streams_of_even_numbers_end_the_connection(opened: Door) -> None:
     assert not opened.served.server.grpc.relay.clients
 
 
+@pytest.mark.parametrize(
+    "field",
+    [(":path", b"/\xff/x"), (":path", b"/\0\xff"), ("traceparent", b"\xc3\x28"), ("\xff", b"x")],
+    ids=["path", "binary", "value", "name"],
+)
+async def test_metadata_that_is_no_text_ends_its_connection_alone(opened: Door, field: tuple[str, bytes]) -> None:
+    """Such a path ends the whole port of grpcio 1.84 and later."""
+    for huffman in (True, False):
+        fields = {":method": "POST", ":scheme": "http", ":path": PUBLISH, ":authority": "x", field[0]: field[1]}
+        head = Encoder().encode(fields.items(), huffman=huffman)
+        host, port = opened.target.split(":")
+        with socket.create_connection((host, int(port))) as wire:
+            wire.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + frame(1, 5, 1, head))
+            await until_ended(wire)
+    assert "protocol" in await refusals_of(opened)
+    await opened.calls.Publish(**ONE)
+
+
+async def test_a_lower_number_behind_one_that_grpc_refused_ends_the_connection(opened: Door) -> None:
+    """gRPC forgets the number of a stream that it refuses, and would take the lower one, which nobody counts."""
+    with half_call(opened.target, PUBLISH, b"0123456789", 5, stream=2**31 - 1) as wire:
+        wire.sendall(frame(1, 4, 3, call_head(opened.target, PUBLISH)))
+        await until_ended(wire)
+    assert "protocol" in await refusals_of(opened)
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [
+        frame(1, 0, 1, b"\x82") + frame(9, 0, 1, b"") * 9,
+        frame(1, 0, 1, b"\x82") + frame(9, 4, 3, b""),
+        frame(9, 4, 1, b"\x82"),
+        frame(1, 12, 1, b"\0\x82"),
+        frame(1, 4, 1, b"\x7f\xff\xff\xff\xff\x07"),
+        b"".join(frame(1 if at == 0 else 9, 0, 1, b"\x82" * 16_384) for at in range(5)),
+    ],
+    ids=["frames", "another stream", "no begin", "padded", "no index", "bytes"],
+)
+async def test_wrong_header_blocks_end_the_connection(opened: Door, heads: bytes) -> None:
+    host, port = opened.target.split(":")
+    with socket.create_connection((host, int(port))) as wire:
+        wire.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + heads)
+        await until_ended(wire)
+    assert "protocol" in await refusals_of(opened)
+
+
+async def test_streams_that_are_reset_again_and_again_end_the_connection(opened: Door) -> None:
+    host, port = opened.target.split(":")
+    head, numbers = call_head(opened.target, PUBLISH), range(1, 4001, 2)
+    with socket.create_connection((host, int(port))) as wire:
+        wire.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b""))
+        with suppress(OSError):
+            wire.sendall(b"".join(frame(1, 4, at, head) + frame(3, 0, at, bytes(4)) for at in numbers))
+        await until_ended(wire)
+    assert "protocol" in await refusals_of(opened)
+    await opened.calls.Publish(**ONE)
+
+
+async def test_a_burst_of_calls_loses_none(opened: Door) -> None:
+    """gRPC forgets a stream later than its client, and would refuse the one that follows at its bound."""
+    await opened.calls.CreateTopic(topic="t")
+    channel = grpc.aio.insecure_channel(opened.target, options=[("grpc.use_local_subchannel_pool", 1)])
+    async with channel:
+        calls = [Calls(channel).GetTopic(topic="t") for _ in range(600)]
+        for call in calls[1::3]:
+            call.cancel()
+        found = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(
+        isinstance(found[at], asyncio.CancelledError if at % 3 == 1 else pb.GetTopicResponse) for at in range(600)
+    )
+
+
+async def test_calls_whose_message_does_not_come_hold_memory_and_no_place(tmp_path: Path) -> None:
+    async with door(tmp_path, max_connections=10, memory_budget_bytes=64 * 2**20) as opened:
+        check = "/grpc.health.v1.Health/Check"
+        held = [half_call(opened.target, check, b"0123456789", 0) for _ in range(10)]
+        async with asyncio.timeout(15):
+            while opened.broker.budget.incomplete < 9 * 128 * 1024:
+                await asyncio.sleep(0.01)
+        async with httpx.AsyncClient(base_url=opened.served.url, timeout=30) as http:
+            for _ in range(12):
+                assert (await http.get("/v1/topics")).status_code == 200
+        assert "quiet_connection" in await refusals_of(opened)
+        for wire in held:
+            wire.close()
+
+
+def test_a_piece_of_a_message_counts_the_blocks_that_grpc_keeps_for_it() -> None:
+    counted: list[int] = []
+    bodies = cast(Any, SimpleNamespace(add=lambda body, size: counted.append(size), release=lambda body: None))
+    arriving = Arriving(bodies, lambda: None)
+    arriving.take(memoryview(b"\0" + (1).to_bytes(4) + b"x"), 0)  # its first message has come
+    arriving.take(memoryview(b"\0" + (10**6).to_bytes(4)), 1000)
+    places = (1005, 1100, 8192, 8300, 80_000, 163_839)
+    for place in places:
+        arriving.take(memoryview(bytes(40)), place)
+        arriving.hold()
+    assert counted == [8192, 8192, 8192, 16_384]
+    arriving.take(memoryview(bytes(16_384)), 163_840 + 8192)
+    arriving.hold()
+    assert counted[-1] == 16_384
+
+
 async def test_streams_behind_a_last_goaway_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "AGE_S", 0.1)
     async with door(tmp_path) as opened, asyncio.timeout(30):
@@ -386,7 +490,7 @@ def test_frames_are_split_wherever_their_bytes_come() -> None:
         def hear(kind: int, flags: int, stream: int, content: memoryview | None) -> None:
             seen.append((kind, flags, stream, None if content is None else bytes(content)))  # noqa: B023
 
-        frames = Frames(hear, 24)
+        frames = Frames(hear, 24, frozenset({0}))
         for at in range(0, len(sent), size):
             frames.feed(sent[at : at + size])
         assert b"".join(one[3] for one in seen if one[3]) == b"content"
