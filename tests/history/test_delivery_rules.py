@@ -255,9 +255,18 @@ def test_a_segment_may_be_the_share_of_one_whose_request_broke_off():
     """The broker may have kept the segment for that request, and the answer in vain came later, as in seed 310293."""
     run = sound()
     wait_beside_a_message(run)
-    long = [replace(e, proc="d", call=601) for e in waited(7.0, 601, 8.0)]
+    long = [replace(e, proc="d", call=601, wait_s=8.0) for e in waited(7.0, 601, 8.0)]
     assert "nothing_there" in broken(replace(run, events=[*run.events, *long]))
     assert "nothing_there" not in broken(replace(run, events=[*run.events, *sent_again(long, 0.1)]))
+
+
+def test_a_pull_that_brokers_sent_again_may_have_had_it():
+    """The answer that had it was lost between two brokers, and the repeat brought nothing, as in seed 410391."""
+    run = sound()
+    wait_beside_a_message(run)
+    for waits_s, excused in ((0.1, True), (2.9, False)):
+        long = [replace(e, proc="d", call=601, wait_s=waits_s) for e in waited(8.2, 601, 3.0)]
+        assert ("nothing_there" not in broken(replace(run, events=[*run.events, *long]))) == excused
 
 
 def test_another_consumer_may_have_the_segment():

@@ -250,8 +250,10 @@ def _elsewhere(
     """Tells whether anybody may have had what a consumer waited for, from one time to another; `shares` of the
     subscription.
 
-    In all modes a pull under way may have chosen it. In `ordered` another consumer may have had the segment, until its
-    lease and its share have ended; and a message that has failed keeps back all behind it, until it is acked.
+    In all modes a pull under way may have chosen it, also one that gets nothing in the end, long after it was to wait:
+    brokers have sent it again, and the first answer was lost between them. In `ordered` another consumer may have had
+    the segment, until its lease and its share have ended; and a message that has failed keeps back all behind it, until
+    it is acked.
     """
     terms = run.terms_of(name)
     kept_s = terms.ack_deadline_s + terms.delay_s + IDLE_S + SLACK_S if terms.mode == "ordered" else 0.0
@@ -259,6 +261,11 @@ def _elsewhere(
         Held(run.begun[e.call], e.t + kept_s, "" if e.attempt > 1 else e.proc)
         for e in run.lines("deliver", "ok")
         if e.subscription == name and e.segment == segment
+    }
+    spans |= {
+        Held(run.begun[e.call], e.t + kept_s, e.proc)
+        for e in run.lines("wait", "ok")
+        if e.subscription == name and e.t - run.begun[e.call] > e.wait_s + SLACK_S
     }
     if terms.mode == "ordered":
         spans |= {
