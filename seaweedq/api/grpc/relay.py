@@ -52,8 +52,9 @@ HEAD_FRAMES = 8
 SPARE, SPARE_PER_S = 1000, 200  # frames that carry nothing, such as the reset of a stream: a burst, and from then on
 PREFACE_BYTES, PREFIX_BYTES = 24, 5
 FRAME_HEAD = Struct(">BHBBI")  # bytes of content, in two parts; kind, flags, stream
-DATA, HEADERS, RESET, SETTINGS, WINDOW, CONTINUATION = 0, 1, 3, 4, 8, 9  # kinds of frames
-END_STREAM, END_HEADERS, PADDED, PRIORITY = 1, 4, 8, 32  # flags
+DATA, HEADERS, RESET, SETTINGS, PING, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 8, 9  # kinds of frames
+END_STREAM = ACK = 1  # flags
+END_HEADERS, PADDED, PRIORITY = 4, 8, 32
 SETTING = Struct(">HI")
 TOLD = {3: CALLS_PER_CONNECTION, 0xFE03: 0}  # settings: concurrent streams; whether metadata may be binary
 BACKLOG = 2048
@@ -319,8 +320,8 @@ class Client(asyncio.Protocol):
                 return
             kind, flags = HEADERS, whole
             self._begin(number, flags)
-        elif content is None and kind not in (DATA, WINDOW):
-            self._count_spare()
+        elif content is None and kind not in (DATA, WINDOW) and (kind != PING or flags & ACK):
+            self._count_spare()  # gRPC bounds the pings of clients, which measure with them while they read
         stream = self.streams.get(number)
         if stream is None:
             return

@@ -28,7 +28,7 @@ from hpack import Encoder
 from seaweedq.access.tokens import draw
 from seaweedq.api.connections.connections import Connections
 from seaweedq.api.grpc import queue_pb2 as pb
-from seaweedq.api.grpc import server
+from seaweedq.api.grpc import relay, server
 from seaweedq.api.grpc.bounds import Calls as CallCounts
 from seaweedq.api.grpc.relay import WINDOW_BYTES, Arriving, Client, Frames, Inner
 from seaweedq.api.grpc.sending import Sending
@@ -303,6 +303,28 @@ async def test_streams_that_are_reset_again_and_again_end_the_connection(opened:
         await until_ended(wire)
     assert "protocol" in await refusals_of(opened)
     await opened.calls.Publish(**ONE)
+
+
+async def test_a_client_that_measures_with_pings_while_it_reads_goes_on(
+    opened: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of Go do: a ping for each piece that they read."""
+    monkeypatch.setattr(relay, "SPARE", 3)
+    monkeypatch.setattr(relay, "SPARE_PER_S", 0)
+    await opened.calls.CreateTopic(topic="t")
+    request = pb.ReadRequest(topic="t", end="earliest").SerializeToString()
+    with half_call(opened.target, "/seaweedq.v1.QueueService/Read", request) as wire:
+        wire.settimeout(30)
+        for number in range(12):
+            await opened.calls.Publish(
+                topic="t", messages=[pb.NewMessage(value=json.dumps(f"message {number}").encode())]
+            )
+            seen = b""
+            while f"message {number}".encode() not in seen:
+                seen += (part := await asyncio.to_thread(wire.recv, 65_536))
+                assert part
+            wire.sendall(ping())
+    assert "protocol" not in await refusals_of(opened)
 
 
 async def test_a_burst_of_calls_loses_none(opened: Door) -> None:
