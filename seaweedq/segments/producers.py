@@ -196,6 +196,16 @@ class ProducerTable:
                 if now_s - self._idle_since_s.setdefault(name, now_s) > self.guards[kind].lifetime_s:
                     self._evict(producers, name)
 
+    def forget_above(self, end: int) -> None:
+        """Forgets the requests of this segment whose rows are not all below an offset."""
+        for producers in self._kinds.values():
+            for name, known in list(producers.items()):
+                known.requests = [
+                    one for one in known.requests if one.segment != self.segment or one.first_offset + one.count <= end
+                ]
+                if not known.requests:
+                    self._evict(producers, name)
+
     def inherit(self, segment: int, key_range: KeyRange) -> "ProducerTable":
         """Returns the table of a later segment for a part within this one's, with the same requests."""
         return ProducerTable(segment, key_range, self.guards).filled(self.producers)
@@ -254,6 +264,11 @@ class ProducerTables:
         """Evicts the producers whose lifetime is over, by a monotonic clock."""
         for table in self._tables.values():
             table.expire(now_s)
+
+    def forget_above(self, end: int) -> None:
+        """Forgets the requests whose rows are not all below an offset. A file's tables know those of the tail, too."""
+        for table in self._tables.values():
+            table.forget_above(end)
 
     @property
     def parts(self) -> list[ProducerTable]:

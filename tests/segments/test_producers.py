@@ -32,6 +32,20 @@ def table(limit: int = 1000, remembered: int = 8, lifetime_s: float = 1e9) -> Pr
     return ProducerTable(0, ALL, {**GUARDS, Kind.CLIENT: Guard(limit, remembered, lifetime_s)})
 
 
+def test_requests_above_an_end_are_forgotten_and_no_others() -> None:
+    """An accepted loss took their rows, of which a file of earlier rows tells (seed 420169)."""
+    before = table()
+    before.record("a", 5, 6, 90, 2, 0)  # of the predecessor, whose offsets are others
+    tables = ProducerTables([before.inherit(1, ALL)])
+    for producer, sequence, first_offset in (("a", 7, 8), ("a", 8, 9), ("b", 1, 11)):
+        tables.record(0, producer, sequence, sequence, first_offset, 2, 0)
+    tables.forget_above(10)
+    assert tables.judge(0, "a", 5, 6, 2) == Duplicate(0, 90)
+    assert tables.judge(0, "a", 7, 7, 2) == Duplicate(1, 8)
+    assert tables.judge(0, "a", 8, 8, 2) == New()
+    assert tables.judge(0, "b", 1, 1, 2) == New()
+
+
 class Producers(RuleBasedStateMachine):
     """Producers whose requests get lost, come again, come late or come changed; a segment that takes what is new."""
 

@@ -96,8 +96,11 @@ async def _sealed_producers(
 
 
 def _tables(chain: Chain, last: EntryMetadata, segment: int) -> ProducerTables:
+    """The journal may have lost what was in the tail, by an accepted loss; else its replay records that again."""
     try:
-        return ProducerTables.decode(last.producers, segment)
+        tables = ProducerTables.decode(last.producers, segment)
+        tables.forget_above(chain.end)
+        return tables
     except ValueError as error:
         raise ChainDamaged(
             f"the sequence numbers of producers in the last file of {chain.folder} cannot be read: {error}",

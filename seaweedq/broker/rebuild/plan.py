@@ -304,17 +304,20 @@ def _put_segments(view: StateView, lineages: Mapping[str, Lineage], found: Found
     """Puts segments and starts. An open segment is the dead broker's that has its highest term in a journal, so that
     nobody gets it before that journal was replayed. It is nobody's if there is none, or a later owner is known: rows of
     an owner before that one are in the chain. But an owner whose journal is unknown stays, so that its segment waits.
-    No term falls."""
+    No term falls, and a sealed segment gets its highest one, too: the leader takes a term of a journal that is above
+    the segment's for a sign of lost coordination."""
     topics, owners = view.topics(), found.journals.owners()
     for name, lineage in lineages.items():
         incarnation, ends = topics[name].incarnation, found.chains[name].ends
         for number, record in lineage.records.items():
+            end = ends.get(number)
+            nobody = Tenure(max(record.term, end.term if end else record.term), "")
+            last = max(owners.get((name, number), nobody), nobody)
             if record.state == "open":
-                end = ends.get(number)
-                nobody = Tenure(max(record.term, end.term if end else record.term), "")
-                last = max(owners.get((name, number), nobody), nobody)
                 waits = record.owner in found.journals.unknown and record.term == last.term
                 record = replace(record, owner=last.owner or (record.owner if waits else None), term=last.term)
+            else:
+                record = replace(record, term=last.term)
             view.put(keys.SEGMENTS, (name, incarnation, number), record)
         for number, start in lineage.starts.items():
             view.put(keys.STARTS, (name, incarnation, number), start)

@@ -148,6 +148,15 @@ def test_the_owner_is_the_broker_of_the_highest_term(found: Journals, owner: str
     assert at(planned(state(T, S), journals=found), *S[0:1], *S[1]).owner == owner
 
 
+@pytest.mark.parametrize("term", [(1, 8), (2, 1)])
+def test_a_sealed_segment_gets_the_highest_term_too(term: tuple[int, int]) -> None:
+    """The leader took such a term for a sign of lost coordination behind each rebuild, without end (seed 420195)."""
+    sealed = replace(OPEN, state="sealed", owner=None, end_offset=10, sealed_us=8, term=(1, 7))
+    made = planned(state(T, (keys.SEGMENTS, ("t", 3, 3), sealed)), journals=journals(x={("t", 3): term}))
+    found = at(made, *S[0:1], *S[1])
+    assert (found.state, found.owner, found.term) == ("sealed", None, term)
+
+
 def test_needed_journals_get_keys_and_others_are_only_to_be_removed() -> None:
     taken = state(
         T,
