@@ -7,6 +7,7 @@ The connection keeps the place that it had before: it is busy until its end, and
 
 import asyncio
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, cast
 
 from uvicorn.protocols.utils import ClientDisconnected
@@ -182,8 +183,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         except InvalidHandshake as error:
             self.refusal = f"the request is not a WebSocket handshake: {error}"
         else:
-            self._is_served = True
             super().handle_connect(event)
+            self._is_served = self.response.status_code == HTTPStatus.SWITCHING_PROTOCOLS
 
     def handle_cont(self, event: Any) -> None:
         """Takes a fragment of a message."""

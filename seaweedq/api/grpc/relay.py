@@ -49,14 +49,14 @@ SEND_BYTES = 32 * 1024  # of the socket to gRPC, which would read in larger bloc
 HEAD_BYTES = 64 * 1024  # of a header block
 CALL_BYTES = 128 * 1024  # that a call takes with its metadata, counted until its message comes
 HEAD_FRAMES = 8
-SPARE, SPARE_PER_S = 1000, 200  # frames that carry nothing, such as the reset of a stream: a burst, and from then on
+CONTROL_BURST, CONTROL_PER_S = 1000, 200  # control frames, such as the reset of a stream: at once, and in the long run
 PREFACE_BYTES, PREFIX_BYTES = 24, 5
 FRAME_HEAD = Struct(">BHBBI")  # bytes of content, in two parts; kind, flags, stream
 DATA, HEADERS, RESET, SETTINGS, PING, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 8, 9  # kinds of frames
 END_STREAM = ACK = 1  # flags
 END_HEADERS, PADDED, PRIORITY = 4, 8, 32
 SETTING = Struct(">HI")
-TOLD = {3: CALLS_PER_CONNECTION, 0xFE03: 0}  # settings: concurrent streams; whether metadata may be binary
+FOR_CLIENTS = {3: CALLS_PER_CONNECTION, 0xFE03: 0}  # settings: concurrent streams; whether metadata may be binary
 BACKLOG = 2048
 END_S = 1.0  # for an answer to be sent
 
@@ -152,9 +152,9 @@ class Client(asyncio.Protocol):
         self.streams: dict[int, Arriving] = {}
         self._newest = 0  # number of a stream
         self._waiting = 0  # of its streams, those of strangers who have not asked yet
-        self._heads = Heads()
+        self._blocks = HeaderBlocks()
         self._settings: bytes | None = b""  # gRPC's first frame, as long as it has come in part
-        self._spare, self._spare_s = 0.0, 0.0
+        self._control, self._control_s = 0.0, 0.0
         self._sent = Frames(self._hear, PREFACE_BYTES, tells=frozenset({DATA, HEADERS, CONTINUATION}))
         self._answered = Frames(self._tell)
         self._touched: list[Arriving] = []  # by the bytes that have just come
@@ -201,13 +201,15 @@ class Client(asyncio.Protocol):
         if self.inner is None:
             self._early.append(data)
             return
+        if self._transport is None or self._transport.is_closing():
+            return  # gRPC would take what follows a refused piece for the begin of a connection
         self._bounds.connections.touch(self)
         try:
             self._sent.feed(data)
             touched, self._touched = self._touched, []
             for stream in touched:
                 stream.hold()
-        except _WrongStream as error:
+        except _ProtocolError as error:
             self._bounds.refusals.note("protocol", str(error))
             self.abort()
             return
@@ -231,7 +233,7 @@ class Client(asyncio.Protocol):
             size = FRAME_HEAD.size + int.from_bytes(self._settings[:3])
             if len(self._settings) < max(FRAME_HEAD.size, size):
                 return
-            data, self._settings = retold(self._settings[:size]) + self._settings[size:], None
+            data, self._settings = for_clients(self._settings[:size]) + self._settings[size:], None
         self._answered.feed(data)
         self._transport.write(data)
 
@@ -310,18 +312,18 @@ class Client(asyncio.Protocol):
         self.abort()
 
     def _hear(self, kind: int, flags: int, number: int, content: memoryview | None) -> None:
-        """Follows the streams of the client; `content` is a piece of a frame, None its end. Raises _WrongStream."""
+        """Follows the streams of the client; `content` is a piece of a frame, None its end. Raises _ProtocolError."""
         if kind in (HEADERS, CONTINUATION):
             if content is not None:
-                self._heads.take(content)
+                self._blocks.take(content)
                 return
-            whole = self._heads.end(kind, flags, number)
+            whole = self._blocks.end(kind, flags, number)
             if whole is None:
                 return
             kind, flags = HEADERS, whole
             self._begin(number, flags)
         elif content is None and kind not in (DATA, WINDOW) and (kind != PING or flags & ACK):
-            self._count_spare()  # gRPC bounds the pings of clients, which measure with them while they read
+            self._count_control()  # gRPC bounds the pings of clients, which measure with them while they read
         stream = self.streams.get(number)
         if stream is None:
             return
@@ -334,17 +336,17 @@ class Client(asyncio.Protocol):
             stream.end()
 
     def _begin(self, number: int, flags: int) -> None:
-        """Begins a stream, unless it is there. Raises _WrongStream for one that gRPC would ignore."""
+        """Begins a stream, unless it is there. Raises _ProtocolError for one that gRPC would ignore."""
         if number in self.streams:
             return
         if number <= self._newest:
             if not flags & END_STREAM:  # otherwise the late end of one that the broker has ended
-                raise _WrongStream(f"a gRPC client began stream {number} behind stream {self._newest}")
+                raise _ProtocolError(f"a gRPC client began stream {number} behind stream {self._newest}")
             return
         if not number % 2:
-            raise _WrongStream(f"a gRPC client may not begin stream {number}: its streams have odd numbers")
+            raise _ProtocolError(f"a gRPC client may not begin stream {number}: its streams have odd numbers")
         if len(self.streams) >= STREAMS_PER_CONNECTION:
-            raise _WrongStream(f"a gRPC client began over {STREAMS_PER_CONNECTION} streams on a connection at once")
+            raise _ProtocolError(f"a gRPC client began over {STREAMS_PER_CONNECTION} streams on a connection at once")
         self._newest = number
         self.streams[number] = stream = Arriving(self._bounds.bodies, self._dismiss)
         self._touched.append(stream)
@@ -366,12 +368,12 @@ class Client(asyncio.Protocol):
             connections = self._bounds.connections
             (connections.mark_busy if len(self.streams) > self._waiting else connections.mark_quiet)(self)
 
-    def _count_spare(self) -> None:
+    def _count_control(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        self._spare = max(0.0, self._spare - SPARE_PER_S * (now_s - self._spare_s)) + 1
-        self._spare_s = now_s
-        if self._spare > SPARE:
-            raise _WrongStream(f"a gRPC client sent over {SPARE_PER_S} resets and other spare frames per second")
+        self._control = max(0.0, self._control - CONTROL_PER_S * (now_s - self._control_s)) + 1
+        self._control_s = now_s
+        if self._control > CONTROL_BURST:
+            raise _ProtocolError(f"a gRPC client sent over {CONTROL_PER_S} resets and other control frames per second")
 
     def _tell(self, kind: int, flags: int, number: int, content: memoryview | None) -> None:
         """Forgets streams that the broker ends."""
@@ -389,7 +391,7 @@ class Client(asyncio.Protocol):
         self.abort()
 
 
-class _WrongStream(Exception):
+class _ProtocolError(Exception):
     """A frame that no client of gRPC sends, with which gRPC would deal in its own way."""
 
 
@@ -481,7 +483,7 @@ class Arriving:
             self._body = None
 
 
-class Heads:
+class HeaderBlocks:
     """The header blocks of a client's connection, one after the other."""
 
     def __init__(self) -> None:
@@ -490,22 +492,22 @@ class Heads:
         self._stream = self._flags = self._frames = 0  # of the block that has come in part
 
     def take(self, content: memoryview) -> None:
-        """Takes a piece of a block. Raises _WrongStream."""
+        """Takes a piece of a block. Raises _ProtocolError."""
         self._block += content
         if len(self._block) > HEAD_BYTES:
-            raise _WrongStream(f"a gRPC client sent a header block of over {HEAD_BYTES} bytes")
+            raise _ProtocolError(f"a gRPC client sent a header block of over {HEAD_BYTES} bytes")
 
     def end(self, kind: int, flags: int, number: int) -> int | None:
-        """Ends a frame of a block. Returns the flags of its first one if the block is whole. Raises _WrongStream if it
-        has a text that is none: gRPC would end its whole port."""
+        """Ends a frame of a block. Returns the flags of its first frame if the block is whole. Raises _ProtocolError,
+        also for metadata that is not ASCII: gRPC would end its whole port."""
         if (kind == CONTINUATION) != bool(self._frames) or (self._frames and number != self._stream) or flags & PADDED:
-            raise _WrongStream(f"a gRPC client sent a wrong header block on stream {number}")
+            raise _ProtocolError(f"a gRPC client sent a wrong header block on stream {number}")
         if not self._frames:
             self._stream, self._flags = number, flags
         self._frames += 1
         if not flags & END_HEADERS:
             if self._frames == HEAD_FRAMES:
-                raise _WrongStream(f"a gRPC client sent a header block of over {HEAD_FRAMES} frames")
+                raise _ProtocolError(f"a gRPC client sent a header block of over {HEAD_FRAMES} frames")
             return None
         block = bytes(self._block[5:] if self._flags & PRIORITY else self._block)
         self._block.clear()
@@ -514,19 +516,19 @@ class Heads:
             try:
                 fields = self._decoder.decode(block, raw=True)
             except HPACKError as error:
-                raise _WrongStream(f"a gRPC client sent a wrong header block: {error}") from None
+                raise _ProtocolError(f"a gRPC client sent a wrong header block: {error}") from None
             if any(not (name + value).isascii() for name, value in fields):
-                raise _WrongStream("a gRPC client sent metadata that is not ASCII")
+                raise _ProtocolError("a gRPC client sent metadata that is not ASCII")
         return self._flags
 
 
-def retold(settings: bytes) -> bytes:
+def for_clients(settings: bytes) -> bytes:
     """Returns gRPC's frame of SETTINGS as clients get it."""
     told = bytearray(settings)
     if told[3] == SETTINGS:
         for at in range(FRAME_HEAD.size, len(told), SETTING.size):
             name, value = SETTING.unpack_from(told, at)
-            SETTING.pack_into(told, at, name, TOLD.get(name, value))
+            SETTING.pack_into(told, at, name, FOR_CLIENTS.get(name, value))
     return bytes(told)
 
 

@@ -226,7 +226,8 @@ class Route:
         appended twice.
 
         If the broker names invalid messages, it appended none, and the others are sent again without them; if it has
-        more than it names, it names the next ones then. If it names one that is too large, all values that are too
+        more than it names, it names the next ones then. A batch of which an earlier attempt stored a part (`taken`)
+        fails as a whole. If it names one that is too large, all values that are too
         large are sent again by reference, and messages that no reference makes smaller (key and headers, values of
         typed topics) are left out. If the others fail in the end, the refused ones keep the reasons of their own.
         """

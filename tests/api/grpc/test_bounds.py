@@ -265,6 +265,23 @@ async def test_metadata_that_is_no_text_ends_its_connection_alone(opened: Door, 
     await opened.calls.Publish(**ONE)
 
 
+async def test_nothing_that_follows_a_refused_piece_reaches_the_library(
+    opened: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library would take it for the begin of a connection, which nobody has read."""
+    with half_call(opened.target, PUBLISH, b"0123456789", 5):
+        while not (clients := opened.served.server.grpc.relay.clients):
+            await asyncio.sleep(0.01)
+        (client,) = clients.values()
+        while client.inner is None:
+            await asyncio.sleep(0.01)
+        reached: list[bytes] = []
+        monkeypatch.setattr(client, "inner", SimpleNamespace(write=reached.append, abort=client.inner.abort))
+        client.data_received(frame(1, 5, 2, b"\x82"))
+        client.data_received(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b""))
+        assert reached == []
+
+
 async def test_a_lower_number_behind_one_that_grpc_refused_ends_the_connection(opened: Door) -> None:
     """gRPC forgets the number of a stream that it refuses, and would take the lower one, which nobody counts."""
     with half_call(opened.target, PUBLISH, b"0123456789", 5, stream=2**31 - 1) as wire:
@@ -309,8 +326,8 @@ async def test_a_client_that_measures_with_pings_while_it_reads_goes_on(
     opened: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those of Go do: a ping for each piece that they read."""
-    monkeypatch.setattr(relay, "SPARE", 3)
-    monkeypatch.setattr(relay, "SPARE_PER_S", 0)
+    monkeypatch.setattr(relay, "CONTROL_BURST", 3)
+    monkeypatch.setattr(relay, "CONTROL_PER_S", 0)
     await opened.calls.CreateTopic(topic="t")
     request = pb.ReadRequest(topic="t", end="earliest").SerializeToString()
     with half_call(opened.target, "/seaweedq.v1.QueueService/Read", request) as wire:

@@ -6,19 +6,20 @@ import asyncio
 import gc
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.broker.log.entry_writer import EntryWriter
+from seaweedq.broker.log.entry_writer import EntryWriter, known_producers
 from seaweedq.broker.log.flusher import SMALL_TAIL_AGE_S, Flusher, FlushLimits, TailFacts, due, pinning
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.checks import InvariantViolated
 from seaweedq.clock import SystemIds
 from seaweedq.errors import NotOwner
 from seaweedq.segments.entry import Seal
+from seaweedq.segments.producers import Duplicate, New
 from tests.support.brokers.commit_parts import StillClock, append, give, running, segment
 from tests.support.journal.memory_journal import MemoryJournal
 from tests.support.levels import newest
@@ -196,3 +197,15 @@ async def test_rows_that_are_not_behind_the_chain_are_not_written(caplog: pytest
     assert caplog.text.count("invariant violated") == 2
     await WRITER.append(one.source, one.chain, head, one.producers, 0)
     assert one.chain.end == 2
+
+
+async def test_the_requests_of_a_tail_that_is_lost_are_new_again() -> None:
+    """A file's tables know those of the tail, and only an accepted loss of the journal takes its rows."""
+    one, nobody = await filled((b"a",), (b"b",)), cast(Any, None)
+    for number in (0, 1):
+        one.producers.record(0, "p", number, number, number, 1, 0)
+    head = [(rows.first, rows.rows) for rows in one.tail.head(1 << 20)]
+    await WRITER.append(one.source, one.chain, head[:1], one.producers, 0)
+    known = await known_producers(nobody, one.source, one.chain, nobody)
+    assert known.judge(0, "p", 0, 0, 1) == Duplicate(0, 0)
+    assert known.judge(0, "p", 1, 1, 1) == New()
