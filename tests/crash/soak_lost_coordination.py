@@ -109,7 +109,7 @@ def delete(cluster: LostCluster) -> None:
 
 
 def is_deleted(cluster: LostCluster) -> None:
-    assert cluster.ask("GET", "t").status_code == 404
+    assert waited(lambda: cluster.ask("GET", "t").status_code == 404, 10)  # 409 while its deletion goes on
     cluster.do("PUT", "t", json={"initial_segments": 2})
     publish(cluster)
     assert cluster.complaints("t", "s") == []

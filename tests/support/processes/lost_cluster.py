@@ -1,6 +1,7 @@
 """Brokers over an etcd that goes back: saved, restored, emptied; and the ledger of what they
 acknowledged."""
 
+import json
 import re
 import shutil
 import sqlite3
@@ -36,10 +37,20 @@ class ReturningEtcd:
         self.server = server
         self._folder = server.folder
         self._saved = 0
+        self._saved_revision = 0
+
+    def has_gone_on(self) -> bool:
+        """Whether anything changed since the newest copy. If not, no broker can notice that the copy is back."""
+        return self._revision() > self._saved_revision
+
+    def _revision(self) -> int:
+        (status,) = json.loads(self.server.control("endpoint", "status", "--write-out", "json"))
+        return int(status["Status"]["header"]["revision"])
 
     def save(self) -> Path:
         """A snapshot of now, by etcdctl."""
         self._saved += 1
+        self._saved_revision = self._revision()
         path = self._folder.with_name(f"{self._folder.name}-saved-{self._saved}")
         self.server.control("snapshot", "save", str(path))
         return path
@@ -169,13 +180,14 @@ class LostCluster:
             (self.kill if how == "killed" else self.stop)()
 
     def lose(self, how: str, saved: Path) -> None:
-        """Coordination is `restored` as it was saved, or `emptied`. Brokers that live notice it."""
-        alive = [process for process in self.processes if process.alive]
+        """Coordination is `restored` as it was saved, or `emptied`. Brokers that live notice if it goes back."""
+        alive = any(process.alive for process in self.processes)
+        unchanged = how == "restored" and isinstance(self.lost, ReturningEtcd) and not self.lost.has_gone_on()
         if how == "restored":
             self.lost.restore(saved)
         else:
             self.lost.empty()
-        if alive:
+        if alive and not unchanged:
             assert waited(lambda: not all(map(self.is_ready, self.urls)), WITHIN_S), "nobody notices"
 
     def come_back(self, rebuild: Callable[[str], object] | None = None) -> None:
