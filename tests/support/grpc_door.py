@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,8 +152,8 @@ class Flood:
             self._writer.write(frame(1, 4, stream, head))
 
     async def run(self) -> None:
-        """Sends until all is sent, or the broker ends the connection."""
-        with suppress(OSError, asyncio.IncompleteReadError):
+        """Sends until all is sent, or the broker ends the connection; then ends it here, too."""
+        with closing(self._writer), suppress(OSError, asyncio.IncompleteReadError):
             while self._left:
                 head = await self._reader.readexactly(9)
                 content = await self._reader.readexactly(int.from_bytes(head[:3]))
@@ -162,10 +162,6 @@ class Flood:
                 await self._writer.drain()
                 if self._writer.is_closing():
                     return
-
-    async def close(self) -> None:
-        """Ends the connection."""
-        self._writer.close()
 
     def _hear(self, kind: int, flags: int, stream: int, content: bytes) -> None:
         if kind == 8:  # more window

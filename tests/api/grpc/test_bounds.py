@@ -508,7 +508,7 @@ async def test_a_stream_that_nobody_reads_lets_in_its_window(opened: Door, monke
     await asyncio.wait([running], timeout=0.5)
     assert flood.sent <= 50 * WINDOW_BYTES
     running.cancel()
-    await flood.close()
+    await asyncio.wait([running])
 
 
 async def test_a_call_over_another_socket_is_refused(opened: Door) -> None:
