@@ -312,9 +312,10 @@ async def put_write(
     found = await services.broker.catalog.require(topic)
     bare = _bare(found, asked.format, asked.bare)
     version = await services.version(found, stated_version(request))
-    record, begun = await services.broker.writing.write(
+    over = services.broker.writing.write(
         found, writer, named, uploads, asked.format, bare, asked.drawn, wait_s, version, services.traceparent(request)
     )
+    record, begun = await request.while_there(over)
     if record.problem is not None:
         raise error_of(record.problem)
     answer = _written(writer, record)

@@ -4,6 +4,7 @@ for.
 """
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -35,7 +36,7 @@ from tests.support.tiers import marked
 
 pytestmark = pytest.mark.brokers
 
-SUB, HELD = "/v1/topics/a/subscriptions/s", 4
+SUB, WRITE, HELD = "/v1/topics/a/subscriptions/s", "/v1/topics/a/writes/w/1", 4
 TAKEN_S = 15.0  # a revocation takes 0.1 s and may take 1; this machine may be busy
 logger = logging.getLogger(__name__)
 
@@ -411,23 +412,45 @@ async def test_a_change_that_takes_the_right_ends_what_waits_with_403(tmp_path: 
         assert await http.status("GET", "/v1/whoami", token) == 200
 
 
-async def test_a_revocation_ends_the_wait_for_a_write_and_not_the_write(tmp_path: Path) -> None:
+@asynccontextmanager
+async def held_write(folder: Path) -> AsyncIterator[tuple[Http, str, dict[str, Any]]]:
+    """A token, and the body of a request for a write: the write goes on once the request has ended."""
+
     async def rows() -> AsyncIterator[bytes]:
         yield b'{"value": 1}\n'
 
-    async with access(tmp_path) as http:
+    async with access(folder) as http:
         await http.principal("p", EVERYTHING)
         await http("PUT", "/v1/topics/a", http.admin)
         (broker,) = http.together.brokers
-        token, topic, turns = await http.token(principal="p"), inside.topic(broker, "a"), asyncio.Semaphore(0)
+        topic, turns = inside.topic(broker, "a"), asyncio.Semaphore(0)
         upload, _ = await inside.uploads(broker).create(topic, 13, "x/y", None, None, "w/1")
         await inside.uploads(broker).receive(topic, upload, rows())
         privates.use_turns(inside.writes(broker), turns)
-        asked = {"uploads": [upload], "format": "ndjson"}
-        waiting = asyncio.create_task(http("PUT", "/v1/topics/a/writes/w/1?wait_s=60", token, json=asked))
-        await until(lambda: inside.writes(broker).under_way == 1)
-        assert await http.status("DELETE", f"/v1/tokens/{id_of(token)}", http.admin) == 204
-        assert (await asyncio.wait_for(waiting, 20)).status_code == 401
+        yield http, await http.token(principal="p"), {"uploads": [upload], "format": "ndjson"}
         assert inside.writes(broker).under_way == 1
         turns.release()
         await until(lambda: inside.writes(broker).under_way == 0)
+
+
+async def test_a_revocation_ends_the_wait_for_a_write_and_not_the_write(tmp_path: Path) -> None:
+    async with held_write(tmp_path) as (http, token, asked):
+        waiting = asyncio.create_task(http("PUT", f"{WRITE}?wait_s=60", token, json=asked))
+        await until(lambda: inside.writes(http.together.brokers[0]).under_way == 1)
+        assert await http.status("DELETE", f"/v1/tokens/{id_of(token)}", http.admin) == 204
+        assert (await asyncio.wait_for(waiting, 20)).status_code == 401
+
+
+async def test_a_client_that_goes_ends_its_wait_for_a_write_and_not_the_write(tmp_path: Path) -> None:
+    async with held_write(tmp_path) as (http, token, asked):
+        sent: list[Any] = []
+        bodies = [json.dumps(asked).encode()]
+
+        async def receive() -> Any:
+            if bodies:
+                return {"type": "http.request", "body": bodies.pop()}
+            await until(lambda: inside.writes(http.together.brokers[0]).under_way == 1)
+            return {"type": "http.disconnect"}
+
+        await asyncio.wait_for(http.call("PUT", WRITE, token, receive, sent, query=b"wait_s=60"), 20)
+        assert sent[0]["status"] == 499

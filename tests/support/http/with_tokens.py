@@ -1,7 +1,7 @@
 """Brokers in one loop that need tokens, and requests to them with tokens."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,26 @@ class Http:
         async def receive() -> Any:
             await asyncio.Event().wait()
 
+        await self.call("GET", path, token, receive, sent, broker, query)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        token: str,
+        receive: Callable[[], Any],
+        sent: list[Any],
+        broker: int = 0,
+        query: bytes = b"",
+    ) -> None:
+        """Makes a request of which the client's part is `receive`; `sent` gets the broker's messages as they come."""
+
         async def send(message: Any) -> None:
             sent.append(message)
 
         headers = [(b"authorization", f"Bearer {token}".encode()), (b"host", f"b{broker}".encode())]
-        scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": query}
+        headers += [(b"content-type", b"application/json")] if method != "GET" else []
+        scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query}
         await self.together.apps[f"http://b{broker}"]({**scope, "headers": headers}, receive, send)
 
     async def principal(self, name: str, grants: list[Any], **more: Any) -> None:
