@@ -53,7 +53,7 @@ class LifeClock:
 
 @dataclass
 class Process:
-    """A broker's process: its life, and the broker that lives there now. `stalled` is its part that renews leases."""
+    """A broker's process: its life, and the broker that lives there now. `renewing` is its part that renews leases."""
 
     number: int
     life: Life

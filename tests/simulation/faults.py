@@ -46,7 +46,8 @@ class Faults:
         """Ends all faults."""
         cluster = self._cluster
         for task in self._tasks:
-            task.cancel()
+            if not task.done():  # its error is looked at in the end, which `cancel` would forget
+                task.cancel()
         cluster.planted.clear()
         cluster.network.weather = Weather()
         cluster.store.trouble = Trouble()
@@ -100,16 +101,23 @@ class Faults:
             life.pause()
         elif fault.kind == "late change":
             self._cluster.coordination.trouble.defers, self._cluster.coordination.trouble.late_s = 1.0, LATE_S
+        else:
+            return
+        self.came.add(fault)
 
     async def _hit(self, fault: Fault, number: int) -> None:
         """Does it, waits, and takes it back."""
-        self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
-        self.came.add(fault)
-        lines = [{"note": fault.kind, "broker": f"b{number}"}]
         where = f" at {fault.place}" if fault.place else ""
+        process, has_struck = self._cluster.processes[number], fault in self.came
+        if not has_struck and self._is_vain(fault.kind, process):
+            self._cluster.tell(f"{fault.kind} of b{number}{where} would do nothing, or too much")
+            return
         self._cluster.tell(f"{fault.kind} of b{number}{where}, for {fault.for_s:.3f} s")
+        undo = self._begin(fault, process)
+        self.came.add(fault)
+        self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
+        lines = [{"note": fault.kind, "broker": f"b{number}"}]
         untold_s = max(0.0, fault.for_s - FORGETS_S) if fault.kind in RETURNS else 0.0
-        undo = self._begin(fault, self._cluster.processes[number])
         await asyncio.sleep(untold_s)
         call = self._story.invoke("nemesis", "fault", lines)
         await asyncio.sleep(fault.for_s - untold_s)
@@ -118,16 +126,11 @@ class Faults:
         self._story.told("nemesis", "fault", "ok", call, lines)
 
     def _begin(self, fault: Fault, process: Process) -> Callable[[], object]:
-        """Begins a fault; what takes it back."""
+        """Begins a fault, of which the part that comes at a fail point's very step has been; what takes it back."""
         cluster, kind, amount, number = self._cluster, fault.kind, fault.amount, process.number
         weather, store, coordination = cluster.network.weather, cluster.store.trouble, cluster.coordination.trouble
         disk = cluster.disk(number).trouble
         others = [f"http://b{n}" for n in range(BROKERS) if n != number]
-        dies = kind in ("kill", "power", "restart")
-        if (dies or kind in LEASE_ENDS) and not process.life.is_dead and cluster.is_last_mirror(number, not dies):
-            return _nothing
-        if cluster.settings.get("journal") == "mirrored" and self._ends_mirrors_without_leases(kind, process):
-            return _nothing
         if kind == "kill":
             process.life.die()
             return lambda: cluster.again(number)
@@ -205,6 +208,19 @@ class Faults:
         for name, value in changed.items():
             setattr(of, name, value)
         return lambda: [setattr(of, name, getattr(before, name)) for name in changed]
+
+    def _is_vain(self, kind: str, process: Process) -> bool:
+        """Whether a fault would do nothing, or would lose what nobody promises to keep, a journal's last holding."""
+        dies, is_dead = kind in ("kill", "power", "restart"), process.life.is_dead
+        if (dies or kind in LEASE_ENDS) and not is_dead and self._cluster.is_last_mirror(process.number, not dies):
+            return True
+        if self._cluster.settings.get("journal") == "mirrored" and self._ends_mirrors_without_leases(kind, process):
+            return True
+        if kind == "restart":
+            return is_dead or process.leaving.is_set()
+        if kind in ("lease", "early end"):
+            return not process.is_ready
+        return is_dead and kind in ("kill", "pause", "stall", "mute")
 
     def _ends_mirrors_without_leases(self, kind: str, process: Process) -> bool:
         """Whether a mirror is told to stop while leases end, owners' too: without a lease it waits for nobody."""

@@ -32,6 +32,18 @@ from tests.support.history.history import Event, Letter, Row, row
 from tests.support.history.judged import Run, Segment
 
 HEAL_S = 60.0
+PASSING = (keys.SUSPICIONS, keys.REVOCATIONS, keys.CREATIONS, keys.WAITING)
+"""Kinds of keys that are there for a while alone."""
+OF_TOPICS = (
+    *(keys.SCHEMAS, keys.SEGMENTS, keys.STARTS, keys.TOMBSTONES, keys.SUBSCRIPTIONS, keys.REWINDS, keys.CURSORS),
+    *(keys.IMPORTS, keys.WRITES),
+)
+LEASED = {keys.BROKERS.name, keys.LEADER.name, *(kind.name for kind in PASSING)}
+ROOTS = {
+    *("topics", "_cluster.json", "_coordination", "_generations", "_journals", "_levels", "_payloads", "_probe"),
+    *("_retention", "_writes"),
+}
+"""Of names of objects. A broker that dies amid its probe of the store leaves what nobody lists (storage/probe)."""
 MARGIN_S = 0.1  # of clocks
 COLUMNS = ["_offset", "_key", "value"]
 
@@ -165,18 +177,66 @@ def held(cluster: Cluster) -> Iterator[str]:
             yield f"{count} requests are under way at {url}"
 
 
+def stray(cluster: Cluster) -> Iterator[str]:
+    """What is there for nobody while brokers serve: keys, objects, holdings, and open segments that nobody owns."""
+    yield from unneeded(cluster)
+    ready = {process.broker.id for process in cluster.ready if process.broker}
+    journals = set()
+    for entry in cluster.coordination.entries:
+        if keys.JOURNALS.matches(entry.key):
+            journals.add(keys.JOURNALS.parse(entry.key)[0])
+        elif keys.SEGMENTS.matches(entry.key):
+            record = keys.SEGMENTS.require(entry).record
+            if record.state == "open" and record.owner not in ready:
+                yield f"{entry.key} is owned by {record.owner}, which is not ready"
+    for process in cluster.ready:
+        for owner in process.holdings.owners() if process.holdings else ():
+            if owner not in journals:
+                yield f"{process.life.name} holds a journal of {owner}, which has none"
+
+
+def unneeded(cluster: Cluster) -> Iterator[str]:
+    """Keys and objects that are there for nobody."""
+    entries = cluster.coordination.entries
+    subscriptions = {keys.SUBSCRIPTIONS.parse(entry.key) for entry in entries if keys.SUBSCRIPTIONS.matches(entry.key)}
+    topics = {
+        keys.TOPICS.parse(entry.key)[0]: keys.TOPICS.require(entry).record.incarnation
+        for entry in entries
+        if keys.TOPICS.matches(entry.key)
+    }
+    for entry in entries:
+        if any(kind.matches(entry.key) for kind in PASSING):
+            yield f"{entry.key} is still there"
+        for kind in OF_TOPICS:
+            if not kind.matches(entry.key):
+                continue
+            topic, incarnation, *more = kind.parse(entry.key)
+            if topics.get(topic) != incarnation:
+                yield f"{entry.key} is of no topic"
+            elif kind is keys.CURSORS and (topic, incarnation, more[0]) not in subscriptions:
+                yield f"{entry.key} is of no subscription"
+    for name in cluster.store.memory.objects:
+        root, _, rest = name.partition("/")
+        if root not in ROOTS:
+            yield f"the store has {name}, which is of no kind"
+        elif root in ("topics", "_payloads") and rest.split("/")[0] not in topics:
+            yield f"the store has {name}, of a topic that there is not"
+
+
 def left(cluster: Cluster) -> Iterator[str]:
     """What is left once everybody has left in peace."""
-    for entry in cluster.coordination.entries:  # a journal whose removal took too long is left to the next leader
-        if entry.key.startswith(keys.BROKERS.prefix()) or (
-            entry.key.startswith(keys.JOURNALS.prefix()) and not is_recovered(entry)
-        ):
+    yield from unneeded(cluster)
+    entries = cluster.coordination.entries
+    # A journal whose removal took too long is left to the next leader.
+    recovered = {entry.key for entry in entries if keys.JOURNALS.matches(entry.key) and is_recovered(entry)}
+    for entry in entries:
+        kind, *parts = entry.key.split("/")
+        if kind in LEASED or (kind in ("journals", "mirrors") and keys.JOURNALS.key(parts[0]) not in recovered):
             yield f"{entry.key} is nobody's"
-    for process in cluster.processes.values():
-        for life in (process.life, *process.life.parts):
-            tasks = sorted(f"{task.get_name()}: {task.get_coro()}" for task in life.tasks if not task.done())
-            if tasks and not life.is_dead:
-                yield f"{life.name} has left, and has tasks: {tasks}"
+    for life in cluster.loop.lives - {cluster.loop.outside}:
+        tasks = sorted(f"{task.get_name()}: {task.get_coro()}" for task in life.tasks if not task.done())
+        if tasks and not life.is_dead:
+            yield f"{life.name} has left, and has tasks: {tasks}"
     for number, disk in enumerate(cluster.disks):
         if disk.locked or disk.open:
             yield f"disk {number} has locks {[*disk.locked]} and {len(disk.open)} open files"

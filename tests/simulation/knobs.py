@@ -1,14 +1,17 @@
 """The knobs of a run: settings, and constants of the package, drawn so small that their bounds are met.
 
-A constant is named by its module and its name. It is set there and in every module that has it by that name; what was
-derived from it when its module was imported stays as it was.
+A constant is named by its module and its name. It is set there and in every module that imports it; what was derived
+from it when its module was imported, such as a default, stays as it was.
 """
 
 import random
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -47,6 +50,10 @@ CONSTANTS: dict[str, tuple[int, ...]] = {
     "broker.subscriptions.shares.ACTIVE_S": (0.3,),
     "broker.subscriptions.window.FIRST_SIZE": (4, 32),
     WINDOW: (10, 100),
+    "broker.subscriptions.admin.PAGE": (1, 3),
+    "broker.imports.records.PAGE": (1,),
+    "broker.retention.files.SEGMENTS": (1,),
+    "broker.retention.segment_removal.PAGE": (1,),
     "broker.topics.topic_admin.PAGE": (1,),
     "broker.topics.ownership.OPENINGS": (1,),
     "coordination.packed_forms.CURSOR_MAX_BYTES": (1_400,),
@@ -61,8 +68,12 @@ CONSTANTS: dict[str, tuple[int, ...]] = {
     "segments.chain.PAGE": (2, 7),
     "segments.entry.ROW_GROUP_ROWS": (3, 50),
 }
-ROUNDS = "broker.cluster.leadership.RETENTION_S"
-"""The time between rounds of retention, drawn where a topic has it."""
+RETENTION: dict[str, tuple[Any, ...]] = {
+    "broker.cluster.leadership.RETENTION_S": (3.0, 15.0),
+    "broker.retention.due.SLACK_US": (1_000_000, 5_000_000),
+    "broker.retention.rounds.MAX_SKEW_US": (2_000_000, 10_000_000),
+}
+"""Constants of retention, drawn where a topic has it: else none would be due within a run."""
 BUDGET = "budget_bytes"
 """The memory of a broker, below what its settings take."""
 SMALL = 0.25  # the part of constants that are drawn
@@ -85,6 +96,11 @@ def settings_of(knobs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in knobs.items() if "." not in name and name != BUDGET}
 
 
+@cache
+def _source(path: str) -> str:
+    return Path(path).read_text()
+
+
 @contextmanager
 def turned(knobs: Mapping[str, Any]) -> Iterator[None]:
     """The constants have their values meanwhile."""
@@ -92,8 +108,9 @@ def turned(knobs: Mapping[str, Any]) -> Iterator[None]:
         for path, value in knobs.items():
             if "." in path:
                 module, _, name = f"seaweedq.{path}".rpartition(".")
-                before = getattr(import_module(module), name)
+                stack.enter_context(mock.patch.object(import_module(module), name, value))
+                imports = re.compile(rf"from {re.escape(module)} import (\([^)]*|[^\n(]*)\b{name}\b")
                 for other in [one for key, one in sys.modules.items() if key.startswith("seaweedq.")]:
-                    if getattr(other, name, None) is before:
+                    if hasattr(other, name) and imports.search(_source(other.__file__ or "")):
                         stack.enter_context(mock.patch.object(other, name, value))
         yield

@@ -108,6 +108,8 @@ class LivesLoop(SimulatedLoop):
         self._draw = random.Random(f"loop {seed}")
         self.errors: list[str] = []
         self.graves: list[asyncio.Task[Any]] = []
+        self.lives: weakref.WeakSet[Life] = weakref.WeakSet()  # that have begun a task
+        self._failed: list[asyncio.Task[Any]] = []  # that a collection might free
         self.burials = 0
         self._collects = False
         self._timers: list[tuple[float, asyncio.TimerHandle]] = []
@@ -162,11 +164,20 @@ class LivesLoop(SimulatedLoop):
         self.graves.clear()
         self.burials += 1
         if self.burials % COLLECTED == 0:
+            self._failed = self._unseen()
             self._collects = True
             with warnings.catch_warnings():  # some coroutines of dead lives never began
                 warnings.simplefilter("ignore", RuntimeWarning)
                 gc.collect()
             self._collects = False
+
+    def unseen(self) -> list[str]:
+        """The errors that nobody has looked at of tasks of the living: asyncio tells of those that are freed alone."""
+        return sorted({f"nobody saw {task.exception()!r} of {task.get_coro()!r}" for task in self._unseen()})
+
+    def _unseen(self) -> "list[asyncio.Task[Any]]":
+        done = [task for life in self.lives if not life.is_dead for task in life.tasks if task.done()]
+        return [task for task in {*done, *self._failed} if task._log_traceback]  # type: ignore[attr-defined]
 
     def _run_once(self) -> None:
         """A turn, in place of asyncio's, which polls: nothing comes from outside."""
@@ -205,4 +216,6 @@ def _task(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio
     life = context.get(_life) if context is not None else _life.get()
     if life:
         life.tasks.add(task)
+        assert isinstance(loop, LivesLoop)
+        loop.lives.add(life)
     return task

@@ -11,6 +11,7 @@ import random
 from collections.abc import Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 from urllib.parse import unquote
 
@@ -98,6 +99,8 @@ class Channel:
 
         async def send(message: Mapping[str, Any]) -> None:
             await reach_outside()
+            if message.get("status") == 500:
+                self._network.broken.append(f"{scope['path']}: 500")
             if self._network.breaks(self.to):
                 self.put(Reset(f"{self.to} has reset the connection"))
             self.put(message)
@@ -127,8 +130,11 @@ class Network:
     def __init__(self, loop: asyncio.AbstractEventLoop, seed: int) -> None:
         self.weather = Weather()
         self.count = 0
+        self.broken: list[str] = []  # answers of 500
         self._loop = loop
         self._draw = random.Random(f"network {seed}")
+        self._opened = random.Random(f"connections {seed}")
+        self._places = count()
         self._listening: dict[str, tuple[Life, Any]] = {}
         self._open: dict[str, dict[int, _Exchange]] = {}  # by URL
         self._channels: dict[str, list[Channel]] = {}  # by URL
@@ -173,15 +179,14 @@ class Network:
             self._later(self._hang_up, exchange)
 
     async def open(self, to: str, request: Request, *, socket: bool = False) -> Channel:
-        """Opens a connection of a client, whose request arrives unless the broker is cut off from clients."""
+        """Opens a connection of a client. Its request may be lost, or late, as others are; none arrives twice."""
         self.count += 1
-        channel = Channel(self, to, socket)
-        self.later(self._connect, channel, request, socket)
+        channel, weather = Channel(self, to, socket), self.weather
+        lost, late, late_s = (self._opened.random() for _ in range(3))
+        if lost >= weather.loses:
+            by_s = weather.late_s * late_s if late < weather.delays else 0.0
+            self._later(self._connect, channel, request, socket, by_s=by_s)
         return channel
-
-    def later(self, act: Any, *arguments: Any) -> None:
-        """Has something happen after the time of a way."""
-        self._later(act, *arguments)
 
     def at(self, when_s: float, act: Any, *arguments: Any) -> None:
         """Has something happen then."""
@@ -229,7 +234,7 @@ class Network:
             self._later(self._fail, exchange, Refused(errno.ECONNREFUSED, "refused"))
             return
         answer: asyncio.Future[Relayed] = self._loop.create_future()
-        place = id(exchange)
+        place = next(self._places)
         self._open.setdefault(exchange.to, {})[place] = exchange
         run = life.start(answered(app, exchange.request, exchange.to, exchange.gone, answer))
         exchange.runs.append(run)
@@ -238,10 +243,13 @@ class Network:
     def _over(self, exchange: _Exchange, place: int, answer: asyncio.Future[Relayed], run: asyncio.Task[Any]) -> None:
         if self._open.get(exchange.to, {}).pop(place, None) is None:  # it was reset
             return
+        found = answer.result() if answer.done() else None
+        if found and found.status == 500:
+            self.broken.append(f"{exchange.request.method} {exchange.request.path}: 500 {found.body[:300]!r}")
         if self._draw.random() < self.weather.forgets or self._is_cut(exchange.to, exchange.sender):
             return
-        if answer.done():
-            self._later(self._answer, exchange, answer.result())
+        if found:
+            self._later(self._answer, exchange, found)
         else:
             self._later(self._fail, exchange, Reset(f"{exchange.to} did not answer"))
             if not run.cancelled() and (error := run.exception()):

@@ -38,10 +38,13 @@ KINDS = (
 )
 AMONG = {"late change": "late transactions"}
 """Kinds that a choice of kinds has with others."""
+OF_DISKS = ("disk errors", "disk full", "slow disk")
+"""Kinds that strike file journals alone."""
 UNPROMISED = ("late listings", "wrong 404", "lost object", "early end")
 """Kinds that no broker promises to survive (docs/operate/store.md): what goes wrong then must not be silent."""
 EVERY = (*dict.fromkeys(KINDS), LOST_JOURNAL)
 """All kinds, and the one that is drawn for mirrored journals alone."""
+KNOWN = {*EVERY, *UNPROMISED, *AMONG}
 WORK = ("producer", "streams", "tail", "worker", "seeks", "payloads", "imports", "deletions", "retention")
 """The clients beside the usual ones. What all but the first three have done may be lost with coordination."""
 AIMED = ("kill", "kill", "power", "pause", "cut", "lease", "outlawed", "outlawed")
@@ -152,8 +155,11 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
+        """Raises ValueError for a kind of fault that there is not."""
         found = json.loads(text)
         faults = tuple(Fault(**one) for one in found.pop("faults"))
+        if strange := {one.kind for one in faults} - KNOWN:
+            raise ValueError(f"there are no faults of the kinds {sorted(strange)}")
         names = {name: tuple(found.get(name, ())) for name in ("consumers", "others")}
         return cls(**{**found, **names, "faults": faults})
 
@@ -225,11 +231,12 @@ def draw(
         plan = replace(plan, calls_per_s=of_versions.choice([0.5, 1.0]), **few)
     of_work = random.Random(f"work {seed}")
     if "retention" in plan.others:
-        drawn[knobs.ROUNDS] = of_work.choice([3.0, 15.0])
+        drawn |= {name: of_work.choice(values) for name, values in knobs.RETENTION.items()}
     later = [*_on_work(of_work, plan.others, length_s)]
     if asked := [kind for kind in kinds if kind in UNPROMISED]:
         later += _unpromised(random.Random(f"unpromised {seed}"), asked, length_s)
-    return replace(plan, faults=plan.faults + tuple(fault for fault in later if fault.kind in kinds))
+    faults = plan.faults + tuple(fault for fault in later if fault.kind in kinds)
+    return replace(plan, faults=tuple(one for one in faults if journal == "file" or one.kind not in OF_DISKS))
 
 
 def _on_work(rng: random.Random, others: Sequence[str], length_s: float) -> Iterator[Fault]:

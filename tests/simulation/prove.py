@@ -55,7 +55,7 @@ NAMES = (
     "letters-go-out-before-the-cursor-names-them",
     "free-segment-goes-to-who-has-gone",
 )
-RETURNS = (
+OF_RETURNS = (
     "snapshot-is-no-sign",
     "change-is-no-sign",
     "done-is-no-sign",
@@ -78,7 +78,7 @@ RETURNS = (
     "topic-is-answered-before-the-store-has-it",
 )
 """Those of lost coordination, for plans in which it goes back."""
-MIRRORED = (
+OF_MIRRORS = (
     "mirror-takes-what-it-does-not-know-for-empty",
     "holding-that-left-the-set-is-enough",
     "call-without-an-answer-is-held",
@@ -100,7 +100,7 @@ MIRRORED = (
     "lossy-copy-counts-as-whole",
 )
 """Those of a mirrored journal, rules 1 to 12 in order and those of a loss, for plans that have it."""
-EVERY = tuple(dict.fromkeys((*NAMES, *RETURNS, *MIRRORED)))
+EVERY = tuple(dict.fromkeys((*NAMES, *OF_RETURNS, *OF_MIRRORS)))
 SLIPS = ("NameError", "AttributeError", "TypeError", "UnboundLocalError", "ImportError", "SyntaxError")
 
 
@@ -156,8 +156,8 @@ def main() -> int:
     for name in chosen.names or EVERY:
         command = [sys.executable, "-m", "tests.simulation.prove", "--as", name, "--first", "--json", "--jobs", "1"]
         command += ["--seeds", str(chosen.seeds), "--seed", str(chosen.seed), "--minutes", str(chosen.minutes)]
-        command += ["--cpu-s", str(chosen.cpu_s), *(["--returns"] if name in RETURNS else [])]
-        command += ["--journal", "mirrored"] if name in MIRRORED else []
+        command += ["--cpu-s", str(chosen.cpu_s), *(["--returns"] if name in OF_RETURNS else [])]
+        command += ["--journal", "mirrored"] if name in OF_MIRRORS else []
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         try:
             found = json.loads(done.stdout.splitlines()[-1])

@@ -51,7 +51,7 @@ class InPlaceReader:
         try:
             found = self._said.get(timeout=STALLED_S)
         except Empty:
-            found = None
+            raise AssertionError(f"a reader's thread has said nothing for {STALLED_S:g} s of real time") from None
         if found is None:
             raise ReaderDied("it has ended")
         return found

@@ -102,7 +102,7 @@ class Operator:
 
     def end(self) -> None:
         """Looks no more."""
-        if self._task:
+        if self._task and not self._task.done():  # its error is looked at in the end, which `cancel` would forget
             self._task.cancel()
 
     async def _run(self) -> None:

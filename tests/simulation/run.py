@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.simulation.plan import EVERY, Plan, draw, shrunk
+from tests.simulation.plan import EVERY, KNOWN, Plan, draw, shrunk
 from tests.simulation.world import Endless, Outcome, simulate
 from tests.support.paths import ROOT
 
@@ -66,7 +66,8 @@ def main() -> int:
     parser.add_argument("--gap", type=float, default=6.0, help="simulated seconds between two faults")
     parser.add_argument("--faults", default=",".join(EVERY), help="kinds, with commas between them")
     parser.add_argument("--returns", action="store_true", help="coordination goes back in each")
-    parser.add_argument("--journal", default="", help="this one in each, and none is drawn")
+    journals = ("", "object", "file", "mirrored")
+    parser.add_argument("--journal", default="", choices=journals, help="this one in each, and none is drawn")
     parser.add_argument("--typed", action="store_true", help="a typed topic whose schema changes, in each")
     parser.add_argument("--plan", type=Path, help="a kept plan in place of seeds")
     parser.add_argument("--log", action="store_true", help="the brokers' logs, of one seed")
@@ -78,15 +79,22 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="the first failure, shrunk, as the last line")
     chosen = parser.parse_args()
     kinds = tuple(filter(None, chosen.faults.split(",")))
+    if strange := set(kinds) - KNOWN:
+        parser.error(f"there are no faults of the kinds {sorted(strange)}; there are {', '.join(sorted(KNOWN))}")
     if chosen.plan:
         plans = [Plan.from_json(chosen.plan.read_text())]
+        places = {one.place for one in plans[0].faults if one.place and not one.place.startswith("disk.")}
+        if strange := places - fail_points():
+            parser.error(f"there are no fail points {sorted(strange)}")
     else:
         seeds = range(chosen.seed, chosen.seed + chosen.seeds)
         drawn = kinds, chosen.returns, chosen.journal, chosen.typed
         plans = [draw(seed, chosen.minutes * 60, chosen.gap, *drawn) for seed in seeds]
     if chosen.log:
-        tell(_run(plans[0], True))
-        os._exit(0)  # the tasks of the dead would clean up
+        outcome = _run(plans[0], True)
+        tell(outcome)
+        sys.stdout.flush()
+        os._exit(bool(outcome.wrong))  # the tasks of the dead would clean up
     failed: list[Outcome] = []
     reached: Counter[str] = Counter()
     took: Counter[str] = Counter()

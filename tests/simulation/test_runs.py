@@ -94,8 +94,10 @@ def test_a_rolling_restart_keeps_no_publisher_waiting(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
 def test_a_plan_that_failed_once(path: Path) -> None:
-    status, printed = run("--plan", str(path))
+    status, printed = run("--plan", str(path), "--json")
     assert status == 0, printed
+    took = json.loads(printed.splitlines()[-1])["took"]
+    assert sum(took.values()) == len(Plan.from_json(path.read_text()).faults), took
 
 
 @pytest.mark.parametrize(

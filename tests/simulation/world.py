@@ -1,8 +1,8 @@
 """A simulated run: a cluster, its clients and its faults by a plan, and its end.
 
-At the end all is healed: within a simulated minute everything that was acknowledged is there once, under its id, in
-order; every subscription has no lag, every segment has an owner, and every broker is ready. Then all brokers leave in
-peace, and nothing is left of them but what is stored.
+At the end all is healed. Within a simulated minute every publish is answered, every subscription has no lag, and every
+broker is ready; everything that was acknowledged is there once, under its id, in order, and every open segment has an
+owner. Then all brokers leave in peace, and nothing is left of them but what is stored.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import random
+import re
 import tempfile
 import time
 import traceback
@@ -22,11 +23,22 @@ from typing import Any
 from seaweedq.errors import SeaweedqError
 from seaweedq.settings import Settings
 from tests.simulation import knobs
-from tests.simulation.clients import Client, Observer, Publisher, Reader, Reshaper, Story
+from tests.simulation.clients import TOPIC, Client, Observer, Publisher, Reader, Reshaper, Story
 from tests.simulation.cluster import Cluster
 from tests.simulation.consumers import DELAY_S, SOUGHT, STREAMED, Consumer, Listener, Seeker, Subscribed, Tail, failing
 from tests.simulation.faults import Faults
-from tests.simulation.judging import HEAL_S, Reading, alone, as_segments, first_again, held, left, mixed, unsound
+from tests.simulation.judging import (
+    HEAL_S,
+    Reading,
+    alone,
+    as_segments,
+    first_again,
+    held,
+    left,
+    mixed,
+    stray,
+    unsound,
+)
 from tests.simulation.loop import LivesLoop
 from tests.simulation.losses import Losses, without
 from tests.simulation.network import Refused
@@ -35,12 +47,14 @@ from tests.simulation.returns import Operator
 from tests.simulation.typed import TYPED, Changer, TypedConsumer, TypedImports, TypedPublisher
 from tests.simulation.users import WORKED, Deletions, Imports, Payloads, Producer, Retention, User, Worker
 from tests.support.brokers import inside
-from tests.support.history import reading_rules
 from tests.support.history.checker import check
+from tests.support.history.history import Row
 from tests.support.history.judged import LOST_JOURNAL, RETURNS, Run
 from tests.support.history.terms import Terms
 
 QUIET_S = 25.0
+DAMAGE = re.compile(r"are missing|would be lost|damage|gap or an overlap|have other")
+GONE_BACK = re.compile(r"lost or restored|was restored|is empty")
 OTHERS: dict[str, tuple[Terms | None, tuple[tuple[type[Client], float, dict[str, Any]], ...]]] = {
     "producer": (None, ((Producer, 2.0, {}),)),
     "worker": (WORKED, ((Worker, 1.0, {}),)),
@@ -104,6 +118,11 @@ class Errors(logging.Handler):
         else:
             self.told.append(text)
 
+    def of_damage(self, plan: Plan) -> list[str]:
+        """Those that no promised fault of the plan brings."""
+        goes_back = any(fault.kind in RETURNS for fault in plan.faults)
+        return [text for text in self.told if DAMAGE.search(text) or (not goes_back and GONE_BACK.search(text))]
+
 
 class World:
     """What a run consists of."""
@@ -137,6 +156,8 @@ class World:
                 self.terms[name] = subscribed
             for n, (kind, slower, more) in enumerate(kinds):
                 more = {**more, "subscription": name} if issubclass(kind, Subscribed | Worker) else more
+                if kind is Retention:
+                    more = {"ages": not any(fault.kind == "clock" for fault in plan.faults)}
                 self.clients.append(self.made(kind, f"{name}-{n}", slower, **more))
         self.observers: list[Observer] = [
             self.made(Observer, f"o-{name}", 4.0, subscription=name) for name in self.terms
@@ -144,6 +165,7 @@ class World:
         self.clients += self.observers
         self.admin: Client = self.made(Client, "admin")
         self.reading = Reading(self.admin, self.cluster)
+        self.files: list[Row] = []  # the rows of the topic's files, when all was judged
 
     def made(self, kind: type[Any], name: str, slower: float = 1.0, **more: Any) -> Any:
         """A client."""
@@ -168,7 +190,7 @@ class World:
             self.operator.end()
             if not wrong:
                 wrong = await self.end()
-        return self.outcome(wrong + cluster.failures + self.loop.errors)
+        return self.outcome(wrong + cluster.failures + self.loop.errors + self.loop.unseen())
 
     async def make_topic(self) -> None:
         """The topic and its subscriptions."""
@@ -187,9 +209,9 @@ class World:
                 await asyncio.sleep(0.2)
         raise AssertionError(f"PUT {path} is never answered")
 
-    async def until(self, holds: Callable[[], bool], message: str, within_s: float = HEAL_S) -> None:
-        """Waits in simulated time."""
-        end_s = self.loop.time() + within_s
+    async def until(self, holds: Callable[[], bool], message: str, end_s: float | None = None) -> None:
+        """Waits in simulated time, by default for HEAL_S."""
+        end_s = end_s or self.loop.time() + HEAL_S
         while not holds():
             assert self.loop.time() < end_s, message
             await asyncio.sleep(0.05)
@@ -197,9 +219,9 @@ class World:
     # the end
 
     async def settle(self, tasks: dict[asyncio.Task[None], Client]) -> list[str]:
-        """Heals all, and has sources be answered and subscriptions come to their ends."""
+        """Heals all, and has sources be answered and subscriptions come to their ends, within HEAL_S together."""
         self.faults.heal()
-        call = self.story.invoke("nemesis", "heal", [{}])
+        call, end_s = self.story.invoke("nemesis", "heal", [{}]), self.loop.time() + HEAL_S
         for client in self.clients:
             client.settling = True
             client.stopping = client.is_source
@@ -210,10 +232,10 @@ class World:
         for observer in self.observers:
             observer.lag = -1
         try:
-            await self.until(lambda: all(one.lag == 0 for one in self.observers), "the lag is not zero")
-            self.story.told("nemesis", "heal", "ok", call, [{"wait_s": HEAL_S - reading_rules.HEAL_S}])
-            await self.until(lambda: len(self.cluster.ready) == BROKERS, "not all brokers are ready")
-            await self.until(lambda: not self.cluster.orphans, "journals of dead brokers are not removed")
+            await self.until(lambda: all(one.lag == 0 for one in self.observers), "the lag is not zero", end_s)
+            self.story.told("nemesis", "heal", "ok", call, [{}])
+            await self.until(lambda: len(self.cluster.ready) == BROKERS, "not all brokers are ready", end_s)
+            await self.until(lambda: not self.cluster.orphans, "journals of dead brokers are not removed", end_s)
         except AssertionError as error:
             lags = {observer.subscription: observer.lag for observer in self.observers}
             ready = [process.life.name for process in self.cluster.ready]
@@ -223,7 +245,7 @@ class World:
             if task in sources and not task.done():
                 wrong.append(f"{client.name} had no answer within {HEAL_S:g} s after all was healed")
         if tasks:
-            await asyncio.wait(tasks, timeout=HEAL_S)
+            await asyncio.wait(tasks, timeout=end_s - self.loop.time())
         for task, client in tasks.items():
             if not task.done():
                 wrong.append(f"{client.name} does not end")
@@ -236,14 +258,15 @@ class World:
     async def judge(self) -> list[str]:
         """What is wrong with the history, with what is read at last, and with what clients find."""
         segments = await self.reading.segments()
-        if open_ones := [one["id"] for one in segments if one["state"] == "open" and not one.get("owner")]:
-            return [f"nobody owns the segments {open_ones}"]
+        ready = {process.broker.id for process in self.cluster.ready if process.broker}
+        if strangers := [one["id"] for one in segments if one["state"] == "open" and one.get("owner") not in ready]:
+            return [f"no ready broker owns the segments {strangers}"]
         rows = await self.reading.rows()
         letters = await self.reading.letters(
             [one.dead_letter_topic for one in self.terms.values() if one.dead_letter_topic]
         )
         await self.reading.insist("POST", "/flush")  # everything acknowledged is in files after it
-        files = self.reading.in_files()
+        files = self.files = self.reading.in_files()
         lease_s = float(self.plan.knobs.get("lease_s", Settings.model_fields["lease_s"].default))
         run = Run(
             self.story.events,
@@ -282,9 +305,12 @@ class World:
     async def end(self) -> list[str]:
         """Everybody leaves in peace; what is wrong with what is left."""
         await self.sweep()
-        end_s = self.loop.time() + QUIET_S
-        while (wrong := [*held(self.cluster)]) and self.loop.time() < end_s:
-            await asyncio.sleep(0.5)
+        wrong: list[str] = []
+        for found, within_s in ((held, QUIET_S), (stray, HEAL_S)):
+            end_s = self.loop.time() + within_s
+            while (wrong_here := [*found(self.cluster)]) and self.loop.time() < end_s:
+                await asyncio.sleep(0.5)
+            wrong += wrong_here
         for process in self.cluster.processes.values():
             process.leaving.set()
         processes = self.cluster.processes.values()
@@ -293,6 +319,8 @@ class World:
         except AssertionError as error:
             return [*wrong, str(error)]
         wrong += left(self.cluster)
+        if sorted(self.files) != sorted(self.reading.in_files()):
+            wrong.append(f"files of {TOPIC} have changed while brokers left")
         try:
             await self.cluster.coordination.records.close()  # which checks invariants, and the states that are drawn
         except AssertionError as error:
@@ -349,15 +377,19 @@ def simulate(plan: Plan, log: bool = False) -> Outcome:
             place = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{error!r}, in {place.name} ({Path(place.filename).name}:{place.lineno})"
             outcome = world.outcome([text, *world.cluster.failures, *loop.errors])
-        if not outcome.wrong:
-            outcome.wrong = [*unsound(world.cluster, Path(folder) / "store")]
-            errors.told += outcome.wrong  # of damage that is stored
+        is_unpromised = any(fault.kind in UNPROMISED for fault in plan.faults)
+        damage: list[str] = []
+        if not outcome.wrong or is_unpromised:
+            damage = [*unsound(world.cluster, Path(folder) / "store")]
+            outcome.wrong += damage
     logger.removeHandler(errors)
-    if any(fault.kind in UNPROMISED for fault in plan.faults):
-        outcome.loud = [*errors.told, *errors.unforeseen, *outcome.wrong]
-        if errors.told or errors.unforeseen or any("500" in text for text in outcome.wrong):
+    broken = world.cluster.network.broken
+    if is_unpromised:
+        ends = [text for text in world.cluster.failures if DAMAGE.search(text)]  # of processes
+        outcome.loud = [*errors.of_damage(plan), *dict.fromkeys(broken), *outcome.wrong]
+        if errors.of_damage(plan) or broken or damage or ends:
             outcome.wrong = []
     else:
-        outcome.wrong += errors.unforeseen
+        outcome.wrong += [*broken, *errors.unforeseen]
     outcome.cpu_s = time.process_time() - began_s
     return outcome
