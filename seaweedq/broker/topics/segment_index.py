@@ -53,8 +53,8 @@ class SegmentIndex:
     def __init__(self) -> None:
         self.records: dict[str, dict[int, Versioned[SegmentRecord]]] = {}  # by place: topic/incarnation
         self.unreadable: dict[str, dict[int, Unreadable]] = {}  # by place
-        self._owners: dict[str | None, set[SegmentKey]] = {}  # open segments by owner
-        self._locked: set[SegmentKey] = set()  # those with an intent
+        self._owners: dict[str | None, dict[SegmentKey, None]] = {}  # open segments by owner
+        self._locked: dict[SegmentKey, None] = {}  # those with an intent
         self.locking = Signal()  # a segment has got an intent, or another one
 
     def __len__(self) -> int:
@@ -103,9 +103,9 @@ class SegmentIndex:
             else:
                 known[segment] = held
                 if held.record.state == "open":
-                    self._owners.setdefault(held.record.owner, set()).add(key)
+                    self._owners.setdefault(held.record.owner, {})[key] = None
                 if held.record.intent:
-                    self._locked.add(key)
+                    self._locked[key] = None
                     self.locking.wake()
         if not known:
             del self.records[topic]
@@ -113,11 +113,11 @@ class SegmentIndex:
     def _forget(self, key: SegmentKey) -> None:
         name, incarnation, segment = key
         topic = f"{name}/{incarnation}"
-        self._locked.discard(key)
+        self._locked.pop(key, None)
         before = self.records[topic].pop(segment, None)
         if before and before.record.state == "open":
             owned = self._owners[before.record.owner]
-            owned.remove(key)
+            del owned[key]
             if not owned:
                 del self._owners[before.record.owner]
         hidden = self.unreadable.get(topic)
