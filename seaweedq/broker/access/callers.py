@@ -261,7 +261,7 @@ class Callers:
         self._clock = clock
         self._listeners: list[Callable[[Touched], None]] = []
         self._held: dict[_HeldRequest, None] = {}  # in the order in which they began
-        self._by_handle: dict[str, set[_HeldRequest]] = {}
+        self._by_handle: dict[str, dict[_HeldRequest, None]] = {}  # in that order, too
         self._expiring: list[tuple[int, int, _HeldRequest]] = []  # a heap, with some that have ended
         self._numbers = itertools.count()
 
@@ -353,7 +353,7 @@ class Callers:
         held = _HeldRequest(caller, action, resource, end, caller.expires_us)
         self._held[held] = None
         for handle in (caller.token, *caller.handles):
-            self._by_handle.setdefault(handle, set()).add(held)
+            self._by_handle.setdefault(handle, {})[held] = None
         if caller.expires_us != NEVER_US:
             if len(self._expiring) >= FEW + 2 * len(self._held):
                 self._expiring = [one for one in self._expiring if one[2] in self._held]
@@ -365,7 +365,7 @@ class Callers:
             self._held.pop(held, None)
             for handle in (caller.token, *caller.handles):
                 of_handle = self._by_handle[handle]
-                of_handle.discard(held)
+                of_handle.pop(held, None)
                 if not of_handle:
                     del self._by_handle[handle]
 
@@ -418,7 +418,7 @@ class Callers:
         self._judge_tokens(touched)
 
     def _judge_tokens(self, touched: Touched) -> None:
-        handles = list(self._by_handle) if touched is None else touched
+        handles = list(self._by_handle) if touched is None else sorted(touched)
         for held in [one for handle in handles for one in self._by_handle.get(handle, ())]:
             self._judge(held)
 

@@ -138,7 +138,7 @@ class Principals:
         key = keys.PRINCIPALS.key(name)
         if not await self._end(keys.PRINCIPALS, key, PrincipalRecord("", (), 0), uid=""):
             raise PrincipalNotFound(f"there is no principal {name!r}", principal=name)
-        await self._remove(list(self.view.tokens_of(name)), Compare(key, 0))
+        await self._remove(sorted(self.view.tokens_of(name)), Compare(key, 0))
 
     async def issue(self, caller: Caller, wanted: TokenSpec) -> IssuedToken:
         """Creates a token. A caller that names a principal needs the right to access, and gets one of that principal;

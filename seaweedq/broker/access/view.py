@@ -143,9 +143,9 @@ class AccessView:
     def descendants(self, token: str) -> list[str]:
         """Returns the tokens that came of one, without itself."""
         found: dict[str, None] = {}
-        level: Set[str] = {token}
+        level = [token]
         for _ in range(MAX_DEPTH):
-            level = {child for one in level for child in self._by_parent.get(one, ())} - found.keys() - {token}
+            level = sorted({child for one in level for child in self._by_parent.get(one, ())} - found.keys() - {token})
             found |= dict.fromkeys(level)
         return list(found)
 
@@ -179,7 +179,7 @@ class AccessView:
         if touched is None:
             self.found.clear()
             self._callers.clear()
-        for token in touched or ():
+        for token in sorted(touched or ()):
             self._callers.pop(token, None)
             if record := self.tokens.get(token):
                 self.found.pop(bytes.fromhex(record.digest), None)
