@@ -229,7 +229,7 @@ class WaitReports:
         self._assignment = assignment
         self._dispatcher = dispatcher
         self._peers = peers
-        self._reported: dict[str, set[Key]] = {}  # by dispatcher: the queues of its last report
+        self._reported: dict[str, list[Key]] = {}  # by dispatcher: the queues of its last report
 
     async def run(self) -> None:
         """Reports for ever."""
@@ -248,7 +248,7 @@ class WaitReports:
         brokers = self._view.roster.brokers
         now.pop(self._view.membership.broker, None)  # just taken over: its queues are told
         calls = [self._send(brokers[one].record.url, queues) for one, queues in now.items() if one in brokers]
-        self._reported = {broker: {key for key in queues if queues[key]} for broker, queues in now.items()}
+        self._reported = {broker: [key for key in queues if queues[key]] for broker, queues in now.items()}
         self._reported = {broker: keys for broker, keys in self._reported.items() if keys}
         await asyncio.gather(*calls)
 
