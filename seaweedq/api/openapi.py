@@ -212,7 +212,7 @@ def _operation(route: Route, common: set[type[errors.SeaweedqError]], structs: l
     own = {kind for name in in_path for kind in ABOUT.get(name, ())}
     own |= {one for one in said.refuses if isinstance(one, type)}
     statuses = {STATUS[one] if isinstance(one, type) else one for one in said.refuses} | {*COMMON}
-    for status in statuses | {*(JUDGED if route.is_judged else ())}:
+    for status in sorted(statuses | {*(JUDGED if route.is_judged else ())}):
         answers[status] = _problem(status, own | common)
     operation["responses"] = {str(status): answers[status] for status in sorted(answers)}
     if route.is_judged:
@@ -273,8 +273,8 @@ def _take_texts(paths: Mapping[str, Any], schemas: dict[str, Any]) -> None:
     bodies = [one.get("requestBody", {}) for operations in paths.values() for one in operations.values()]
     left, done = _refs(bodies), set[str]()
     while left:
-        done.add(name := left.pop())
-        left |= _refs(schemas[name]) - done
+        done.add(name := min(left))
+        left = (left | _refs(schemas[name])) - done
         for field, schema in schemas[name].get("properties", {}).items():
             if unit := unit_of(field):
                 _take_text(schema, TEXTS[unit])

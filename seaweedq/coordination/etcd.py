@@ -231,7 +231,7 @@ class EtcdCoordination:
         self.leases: Leases = self
         self._keys = KeySpace(prefix)
         self._transport = Transport(access, timeout_s)
-        self._watches: set[Watch] = set()
+        self._watches: dict[Watch, None] = {}
 
     async def get(self, key: str) -> Entry | None:
         answer = await self._transport.call(rpc.RangeRequest(key=self._keys.full(key)))
@@ -275,13 +275,13 @@ class EtcdCoordination:
         """Reconnects without a gap, for as long as it takes."""
         self._transport.check_open()
         watch = Watch(self._transport, self._keys, prefix, revision)
-        self._watches.add(watch)
+        self._watches[watch] = None
         try:
             async with aclosing(watch.groups()) as groups:
                 async for group in groups:
                     yield group
         finally:
-            self._watches.discard(watch)
+            self._watches.pop(watch, None)
 
     async def grant(self, ttl_s: float) -> Grant:
         """etcd counts whole seconds: `ttl_s` is rounded up, and is at least 2 s by etcd's default."""

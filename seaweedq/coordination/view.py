@@ -81,7 +81,9 @@ class View:
         """Records that all changes below a prefix up to this revision are known: an unknown key is deleted, or
         newer."""
         self._floors[prefix] = max(self._floors[prefix], floor)
-        for key in [key for key in self._gone if key.startswith(prefix) and self._seen[key] <= self._floors[prefix]]:
+        for key in sorted(
+            key for key in self._gone if key.startswith(prefix) and self._seen[key] <= self._floors[prefix]
+        ):
             self._gone.remove(key)
             del self._seen[key]
 

@@ -240,7 +240,7 @@ def _read_reference(raw: Any, fields: Mapping[str, Any], index: int, intake: Int
         return read(msgspec.json.encode({name: fields[name] for name in fields if name != "reference"}), index, intake)
     if beside := fields.keys() & {"value", "value_base64"}:
         raise Refusal(
-            f"the message has both a reference and the field {beside.pop()}; a message must have either a value "
+            f"the message has both a reference and the field {min(beside)}; a message must have either a value "
             "or a reference"
         )
     if intake.layout.format is Format.TYPED:

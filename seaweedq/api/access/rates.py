@@ -207,7 +207,7 @@ class Meter:
         now_s = self._rates.clock.monotonic_s()
         if now_s >= account.uploads_checked_s + RETRY_S:
             account.uploads_checked_s = now_s
-            known = list(account.uploads)
+            known = sorted(account.uploads)
             there = await gather_bounded(LOOKS, lambda one: is_open(*one), known)
             account.uploads -= {one for one, is_there in zip(known, there, strict=True) if not is_there}
         if len(account.uploads) + account.opening >= most:

@@ -354,7 +354,7 @@ class Leader:
         if journal is None:
             return segments
         left = self._remaining.get(owner)
-        replayed = {topic: is_replayed(journal, topic) for topic in {one.segment[0] for one in segments}}
+        replayed = {topic: is_replayed(journal, topic) for topic in dict.fromkeys(one.segment[0] for one in segments)}
         return [
             one
             for one in segments

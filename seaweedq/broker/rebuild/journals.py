@@ -94,7 +94,7 @@ class JournalSearch:
             if not record.recovered and (broker in reported or _may_be_elsewhere(record, places))
         }
         records = {**listed, **records, **{broker: one.record for broker, one in reported.items()}}
-        records |= {broker: known[broker] for broker in listed.keys() & known.keys()}
+        records |= {broker: known[broker] for broker in listed if broker in known}
         needed: dict[str, FoundJournal] = {}
         hindered: dict[str, str] = {}
         unknown: set[str] = set()
