@@ -5,9 +5,12 @@ of a module, and nothing that is decided follows the order of a set, which diffe
 """
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 
+import pytest
+
+from tests.support import set_order
 from tests.support.paths import ROOT
 
 ROOMS = ("api", "broker", "segments", "coordination", "journal", "concurrency", "rows", "access", "balancer")
@@ -27,7 +30,11 @@ MODULES = {
 }
 CALLS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 FILES = {"read_bytes", "read_text", "write_bytes", "write_text", "mkdir", "unlink", "rmdir", "iterdir", "glob"}
-PURE = {"os.PathLike", "os.fspath", "os.path", "os.strerror", "os.SEEK_END", "os.SEEK_CUR", "os.SEEK_SET"}
+PURE = {
+    *("os.PathLike", "os.fspath", "os.path", "os.strerror", "os.SEEK_END", "os.SEEK_CUR", "os.SEEK_SET"),
+    *("uuid.UUID", "uuid.uuid3", "uuid.uuid5"),
+}
+OF_PROCESS = {"hash", "id"}  # of texts and objects they are others in each process
 SEAMS: Mapping[str, str] = {
     "api/console/pages.py": ".read_bytes",  # the package's own files
     "api/grpc/relay.py": ".unlink os.unlink socket",  # to gRPC in this process
@@ -41,6 +48,7 @@ SEAMS: Mapping[str, str] = {
     "broker/log/memory_budget.py": ".read_text os.sysconf",  # the memory of the process
     "broker/rpc/peer_tls.py": ".unlink open os.unlink tempfile",  # which OpenSSL reads from files alone
     "concurrency/pools.py": "concurrent.futures os.cpu_count threading",
+    "concurrency/futures.py": "id",  # which is asked for equality alone
     "coordination/etcd.py": "threading",
     "coordination/etcd_transport.py": ".read_bytes .read_text",
     "coordination/membership.py": "threading",  # `background` of a broker's ProcessContext replaces it
@@ -48,9 +56,16 @@ SEAMS: Mapping[str, str] = {
         ".read_text os.O_CLOEXEC os.O_CREAT os.O_EXCL os.O_RDWR os.chmod os.close os.open sqlite3"
     ),
     "journal/home_folder.py": "time",  # `sleep` is passed in
+    "rows/typed_values.py": "id",  # of the key of a cache, which is never run over
+    "segments/evolution.py": "hash",  # of a shape, which is asked for equality alone
 }
 """What these modules ask for, and a simulation replaces or need not: all but journal/disk, whose calls are a seam."""
-STATE: Mapping[str, str] = {"api/handlers/internal.py": "_CALLS"}  # routes, known once the module is imported
+STATE: Mapping[str, str] = {
+    "api/handlers/internal.py": "_CALLS",  # routes, known once the module is imported
+    # A record that a version cannot read is unreadable to all brokers of that version. If each of them held its own,
+    # every read of a key, in more than thirty modules, would need it as an argument.
+    "coordination/keys.py": "UNREADABLE_RECORDS",
+}
 MEMOS: Mapping[str, str] = {
     "api/console/pages.py": "_documentation _places _read",
     "api/openapi.py": "_shared_route",
@@ -62,26 +77,7 @@ MEMOS: Mapping[str, str] = {
     "balancer/load.py": "_kept",
 }
 """What is kept follows from the arguments alone."""
-SETS: Mapping[str, str] = {
-    # of numbers, whose order is the same everywhere
-    "broker/read/positions.py": "TopicPositions._ask_all",
-    "broker/read/readable_segments.py": "ReadableSegments._remote",
-    "broker/retention/segment_removal.py": "near_ancestors",
-    "broker/streams/topic_streams.py": "TopicReader._name",
-    "broker/subscriptions/subscription.py": "Subscription.__init__ Subscription.forget",
-    "broker/topics/invariants.py": "broken_in_topic",
-    "coordination/memory.py": "MemoryEngine._end",
-    # what is made of them has no order, or one of its own
-    "api/openapi.py": "_operation",
-    "broker/cluster/leader.py": "Leader._free",
-    "broker/rebuild/journals.py": "JournalSearch.search",
-    "broker/topics/segment_index.py": "SegmentIndex.promised",
-    "coordination/etcd.py": "EtcdCoordination.close",
-    "coordination/view.py": "View._raise_floor",
-    "broker/rebuild/plan.py": "losses",  # a tuple, in spite of another class's set of the same name
-}
 CHANGES = {"append", "add", "update", "setdefault", "pop", "clear", "extend", "remove", "discard", "insert", "popleft"}
-INDIFFERENT = {"sorted", "set", "frozenset", "len", "sum", "min", "max", "any", "all", "bool", "Counter"}
 
 
 @cache
@@ -99,12 +95,18 @@ def asked(tree: ast.Module) -> Iterator[str]:
                 yield from (one.name for one in names if one.name in MODULES)
             case ast.ImportFrom(module=str(module)) if module in MODULES:
                 yield module
-            case ast.Attribute(value=ast.Name(id="os"), attr=name) if f"os.{name}" not in PURE:
-                yield f"os.{name}"
+            case ast.ImportFrom(module="os" | "uuid" as module, names=names):
+                yield from {f"{module}.{one.name}" for one in names} - PURE
+            case ast.Attribute(value=ast.Name(id="os" | "uuid" as module), attr=name):
+                yield from {f"{module}.{name}"} - PURE
             case ast.Call(func=ast.Name(id="open")):
                 yield "open"
+            case ast.Call(func=ast.Name(id=name)) | ast.keyword(arg="key", value=ast.Name(id=name)) if (
+                name in OF_PROCESS
+            ):
+                yield name
             case ast.Call(func=ast.Attribute() as called):
-                text = ast.unparse(called)
+                text = ".".join(ast.unparse(called).split(".")[-2:])
                 if text in CALLS:
                     yield text
                 elif called.attr in FILES:
@@ -112,23 +114,37 @@ def asked(tree: ast.Module) -> Iterator[str]:
 
 
 def changed(tree: ast.Module) -> Iterator[str]:
-    """The names of a module that its functions change."""
+    """The names of a module that its functions change, also what it imports by a name of capitals."""
     own = {
         target.id
         for node in tree.body
         for target in (node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)])
         if isinstance(target, ast.Name)
     }
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    shared = own | {name for node in imports for one in node.names if (name := one.asname or one.name).isupper()}
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             for node in ast.walk(function):
                 match node:
                     case ast.Global(names=names):
                         yield from names
-                    case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr)) if attr in CHANGES:
-                        yield from {name} & own
-                    case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
-                        yield from {name} & own
+                    case ast.Call(func=ast.Attribute(value=holder, attr=attr)) if attr in CHANGES:
+                        yield from held_by_module(holder, shared)
+                    case (
+                        ast.Subscript(value=holder, ctx=ast.Store() | ast.Del())
+                        | ast.Attribute(value=holder, ctx=ast.Store() | ast.Del())
+                    ):
+                        yield from held_by_module(holder, shared)
+
+
+def held_by_module(node: ast.AST, shared: Collection[str]) -> Iterator[str]:
+    """The name of a value, if a module or a class has it: `one`, or `module.ONE`."""
+    match node:
+        case ast.Name(id=name) if name in shared:
+            yield name
+        case ast.Attribute(attr=name) if name.isupper():
+            yield name
 
 
 def remembered(tree: ast.Module) -> Iterator[str]:
@@ -138,112 +154,8 @@ def remembered(tree: ast.Module) -> Iterator[str]:
             yield node.name
 
 
-class Sets(ast.NodeVisitor):
-    """The places of a module that run over a set in its order. A set is what is built, or annotated, as one."""
-
-    def __init__(self, tree: ast.Module) -> None:
-        self.found: list[str] = []
-        self._place: list[str] = []
-        self._fields = {
-            named(node.target)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.AnnAssign) and is_set_kind(node.annotation)
-        }
-        self._names: set[str] = set()
-        self.visit(tree)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        self._place.append(node.name)
-        before = set(self._names)
-        for one in ast.walk(node):
-            match one:
-                case ast.Assign(targets=[ast.Name(id=name)], value=value) if self.is_set(value):
-                    self._names.add(name)
-                case ast.AnnAssign(target=ast.Name(id=name), annotation=kind) if is_set_kind(kind):
-                    self._names.add(name)
-                case ast.arg(arg=name, annotation=kind) if kind is not None and is_set_kind(kind):
-                    self._names.add(name)
-        self.generic_visit(node)
-        self._names = before
-        self._place.pop()
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self._place.append(node.name)
-        self.generic_visit(node)
-        self._place.pop()
-
-    visit_AsyncFunctionDef = visit_FunctionDef
-
-    def visit_For(self, node: ast.For) -> None:
-        self._run(node.iter)
-        self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        """Some calls do not care for an order; others make a list of what they get."""
-        name = named(node.func)
-        for one in node.args:
-            if name in INDIFFERENT and isinstance(one, ast.GeneratorExp | ast.ListComp):
-                self.visit(one.elt)
-            else:
-                if name in ("list", "tuple", "iter", "enumerate", "join", "fromiter", "array", "map", "gather"):
-                    self._run(one)
-                self.visit(one)
-        for word in node.keywords:
-            self.visit(word)
-        self.visit(node.func)
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "pop" and not node.args:
-            self._run(node.func.value)
-
-    def visit_ListComp(self, node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> None:
-        for one in node.generators:
-            self._run(one.iter)
-        self.generic_visit(node)
-
-    visit_GeneratorExp = visit_DictComp = visit_ListComp
-
-    def visit_Starred(self, node: ast.Starred) -> None:
-        self._run(node.value)
-        self.generic_visit(node)
-
-    def visit_Set(self, node: ast.Set) -> None:
-        """What is a set again has no order."""
-
-    def is_set(self, node: ast.AST) -> bool:
-        match node:
-            case ast.Set() | ast.SetComp():
-                return True
-            case ast.Call(func=ast.Name(id="set" | "frozenset")):
-                return True
-            case ast.Call(func=ast.Attribute(attr="union" | "intersection" | "difference")):
-                return True
-            case ast.BinOp(left=left, right=right, op=ast.Sub() | ast.BitAnd() | ast.BitOr() | ast.BitXor()):
-                return self.is_set(left) or self.is_set(right) or is_keys(left) or is_keys(right)
-            case ast.Name(id=name):
-                return name in self._names
-            case ast.Attribute(attr=name):
-                return name in self._fields
-        return False
-
-    def _run(self, node: ast.AST) -> None:
-        if self.is_set(node):
-            self.found.append(".".join(self._place))
-
-
 def is_memo(node: ast.AST) -> bool:
     return ast.unparse(node).partition("(")[0].rpartition(".")[2] in ("cache", "lru_cache")
-
-
-def is_set_kind(node: ast.AST) -> bool:
-    kind = ast.unparse(node).strip("'\"")
-    return kind.partition("[")[0] in ("set", "frozenset", "AbstractSet", "Set")
-
-
-def is_keys(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("keys", "items")
-
-
-def named(node: ast.AST) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def found(look: Callable[[ast.Module], Iterable[str]]) -> dict[str, str]:
@@ -262,31 +174,97 @@ def test_brokers_of_a_process_share_no_state() -> None:
 
 
 def test_nothing_follows_the_order_of_a_set() -> None:
-    """One of ids or texts goes by `sorted`, or is a dict; another one is named above."""
-    assert found(lambda tree: Sets(tree).found) == SETS
+    """One of ids or texts goes by `sorted`, or is a dict."""
+    assert set_order.found(sources()) == {}
 
 
 SAMPLE = """
-import time
+import time, uuid
+import datetime as dt
+from os import getpid
 from datetime import datetime
+from seaweedq.coordination.versioned import KINDS, NAMES, ONE
 known = {}
 noted: set[str] = set()
 class Place:
-    held: set[str]
-    def go(self, names: set[str], numbers: list[int]):
+    SEEN = []
+    def go(self, names: set[str]):
         known[1] = 2
         noted.add("x")
-        for name in names: print(name)
-        first = [one for one in self.held]
-        made = set(numbers)
-        last = list(made) + [*made] + [next(iter(made))]
-        path.write_text(str(datetime.now()) + os.getcwd())
-        return sorted(names), len([one for one in self.held]), any(one for one in made), {one for one in names}
+        NAMES.add("x")
+        kinds.KNOWN.clear()
+        self.SEEN.append(1)
+        del KINDS["x"]
+        ONE.value = 1
+        names.add("x")
+        path.write_text(str(datetime.now()) + os.getcwd() + str(dt.datetime.utcnow()))
+        return uuid.uuid4(), uuid.UUID("x"), hash("x") % 3, id(self), sorted(names, key=hash), mmh3.hash("x"), self.id()
 """
 
 
 def test_each_of_them_is_found() -> None:
     tree = ast.parse(SAMPLE)
-    assert sorted(asked(tree)) == [".write_text", "datetime.now", "os.getcwd", "time"]
-    assert sorted(changed(tree)) == ["known", "noted"]
-    assert Sets(tree).found == ["Place.go"] * 5
+    of_system = [".write_text", "datetime.now", "datetime.utcnow", "hash", "hash", "id", "os.getcwd", "os.getpid"]
+    assert sorted(asked(tree)) == [*of_system, "time", "uuid.uuid4"]
+    assert sorted(changed(tree)) == ["KINDS", "KNOWN", "NAMES", "ONE", "SEEN", "known", "noted"]
+
+
+OTHER = """
+class Index:
+    _owners: dict[str, set[str]]
+    numbers: set[int]
+    def owned_by(self, owner: str) -> Collection[str]:
+        return self._owners.get(owner, ())
+class Catalog:
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self._made = {"a", "b"}
+    def owned_by(self, owner: str) -> Collection[str]:
+        return self.index.owned_by(owner)
+    def names(self) -> AbstractSet[str]: ...
+    def known(self) -> frozenset[str] | None: ...
+    def pair(self) -> tuple[list[str], set[str]]: ...
+    def ids(self) -> set[int]: ...
+    def shown(self, given: Iterable[str]) -> None:
+        {RUN}
+class Names:
+    names: list[str]
+"""
+IN_ORDER = [
+    "for one in given: print(one)",
+    "for one in self.names(): print(one)",
+    "for one in self.known() or (): print(one)",
+    "for one in self.owned_by('x'): print(one)",
+    "for one in other.owned_by('x'): print(one)",
+    "for one in self.index._owners['x']: print(one)",
+    "for one in self.index._owners.get('x', ()): print(one)",
+    "for several in self.index._owners.values(): print(list(several))",
+    "for name, several in self.index._owners.items(): print([*several])",
+    "first, second = self.pair(); print({one: 1 for one in second})",
+    "some = self._made; print(', '.join(some))",
+    "print(self.names().pop())",
+    "print(next(iter(self.names() - {'a'})))",
+    "print(f'{self.names()}')",
+    "yield from map(str, self.names())",
+    "found = []; found += self.names()",
+    "a, b = self.names()",
+    "print(dict.fromkeys({one.name for one in given}))",
+]
+IN_NO_ORDER = [
+    "for one in sorted(self.names()): print(one)",
+    "print(len(self.names()), 'a' in self.names(), max(self.names()), set(self.names()), {*self.names()})",
+    "print(any(one for one in self.names()), {one for one in self.names()}, self.names() <= {'a'})",
+    "for one in self.ids() & self.index.numbers: print(one)",
+    "for one in {one + 0 for one in ()} & self.ids(): print(one)",
+    "for one in set(range(3)) - self.ids(): print(one)",
+    "for one in self.index._owners: print(one)",
+    "first, second = self.pair(); print(list(first))",
+    "for one in Names().names: print(one)",
+]
+
+
+@pytest.mark.parametrize(("run", "places"), [*((one, 1) for one in IN_ORDER), *((one, 0) for one in IN_NO_ORDER)])
+def test_a_run_over_a_set_is_found_behind_calls_and_dicts(run: str, places: int) -> None:
+    given = "def told(catalog: Catalog): catalog.shown({'a', str()})"
+    modules = [("index.py", ast.parse(OTHER.replace("{RUN}", run))), ("told.py", ast.parse(given))]
+    assert set_order.found(modules) == ({"index.py": ["Catalog.shown"]} if places else {})
