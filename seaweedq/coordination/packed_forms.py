@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from seaweedq.checks import require
 from seaweedq.coordination.records import CursorRecord, HeldLease
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -113,6 +114,7 @@ def _smallest(held: tuple[HeldLease, ...], used: int) -> tuple[HeldLease, ...]:
     room, kept = CURSOR_MAX_BYTES - _FIXED_BYTES - used, []
     for one in sorted(held, key=lambda one: (not (one.dying and one.name), len(one.runs))):
         room -= len(msgspec.json.encode(one)) + 1
+        require(room >= 0 or not (one.dying and one.name), "a cursor has no room for %d dead letters", len(one.runs))
         if room < 0:
             break
         kept.append(one)

@@ -90,6 +90,8 @@ def remove_journal(folder: Path, disk: Disk, stated: Seen = NOTHING_SEEN) -> Non
         disk.remove(file_path(folder, number))
         disk.sync_folder(folder)
     if is_done(folder, disk):
+        if not numbers:
+            disk.sync_folder(folder)  # an earlier try removed the files, and perhaps failed to make that durable
         for other in disk.names(folder.parent):
             remove_folder(folder.parent / other, disk, besides=folder)
     else:

@@ -269,6 +269,17 @@ def test_a_pull_that_brokers_sent_again_may_have_had_it():
         assert ("nothing_there" not in broken(replace(run, events=[*run.events, *long]))) == excused
 
 
+def test_a_last_attempt_keeps_back_what_is_behind_it():
+    """A broker that takes over waits until its lease must have ended, as in seed 440129."""
+    for reason, excused in (("max-attempts", True), ("rejected", False)):
+        run = sound()
+        wait_beside_a_message(run)
+        without(run, PULL)
+        run.events += pulled(ROWS[0], 8.0, 601)
+        run.letters = [Letter("s", 0, 0, reason, 1, ROWS[0].hash)]
+        assert ("nothing_there" not in broken(run)) == excused
+
+
 def test_another_consumer_may_have_the_segment():
     run = sound()
     wait_beside_a_message(run)

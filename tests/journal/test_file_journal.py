@@ -199,6 +199,29 @@ async def test_removing_a_journal_takes_its_files_alone(tmp_path: Path) -> None:
     remove_journal(tmp_path / "missing", Disk())
 
 
+def test_a_removal_whose_sync_failed_is_synced_by_the_next_try(tmp_path: Path) -> None:
+    """Nothing was left to remove, so nobody synced, and behind a loss of power the file stayed (seed 440083)."""
+    synced: list[str] = []
+
+    class Failing(Disk):
+        def sync_folder(self, folder: Path) -> None:
+            if folder == tmp_path / "b" and not journal_files(folder, self):
+                synced.append(folder.name)
+                if len(synced) == 1:
+                    raise OSError("a sync failed")
+            super().sync_folder(folder)
+
+    folder = tmp_path / "b"
+    folder.mkdir()
+    for name in ("done", file_path(folder, 0).name):
+        (folder / name).touch()
+    with pytest.raises(OSError, match="a sync failed"):
+        remove_journal(folder, Failing())
+    remove_journal(folder, Failing())
+    assert synced == ["b", "b"]
+    assert [one.name for one in folder.iterdir()] == ["done"]
+
+
 def test_the_removal_of_files_is_durable_before_done_goes(tmp_path: Path) -> None:
     """A process died between a removal and its sync, another one removed `done`, and the power went: the file was
     there again."""

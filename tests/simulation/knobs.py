@@ -32,6 +32,8 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
 MIRRORS: dict[str, tuple[Any, ...]] = {"journal_exposure_s": (1.0, 3.0, 10.0), "mirror_patience_s": (0.2, 0.5, 3.0)}
 """Settings of mirrored journals alone."""
 WINDOW = "broker.subscriptions.window.WINDOW"
+CURSOR_BYTES = "coordination.packed_forms.CURSOR_MAX_BYTES"
+PACKED_BYTES = "coordination.packed_forms._PACKED_BYTES"
 CONSTANTS: dict[str, tuple[int, ...]] = {
     "broker.log.group_commit.COMMIT_BYTES": (2_000, 30_000),
     "broker.log.flusher.ENTRY_BYTES": (5_000, 50_000),
@@ -56,8 +58,8 @@ CONSTANTS: dict[str, tuple[int, ...]] = {
     "broker.retention.segment_removal.PAGE": (1,),
     "broker.topics.topic_admin.PAGE": (1,),
     "broker.topics.ownership.OPENINGS": (1,),
-    "coordination.packed_forms.CURSOR_MAX_BYTES": (1_400,),
-    "coordination.packed_forms._PACKED_BYTES": (60, 300),
+    CURSOR_BYTES: (7_500,),
+    PACKED_BYTES: (60, 300),
     "journal.file_recovery.READ_BYTES": (2_000,),
     "journal.interface.AHEAD_BYTES": (4_000,),
     "journal.object_format.BATCH": (1, 3),
@@ -88,6 +90,8 @@ def draw(rng: random.Random) -> dict[str, Any]:
         chosen, value = rng.random(), rng.choice(values)
         if chosen < SMALL:
             found[name] = value
+    if CURSOR_BYTES in found:  # a batch of dead letters has room beside acks and attempts
+        found.setdefault(PACKED_BYTES, 300)
     return found
 
 

@@ -253,7 +253,7 @@ def _elsewhere(
     In all modes a pull under way may have chosen it, also one that gets nothing in the end, long after it was to wait:
     brokers have sent it again, and the first answer was lost between them. In `ordered` another consumer may have had
     the segment, until its lease and its share have ended; and a message that has failed keeps back all behind it, until
-    it is acked.
+    it is acked, or is known to be dead.
     """
     terms = run.terms_of(name)
     kept_s = terms.ack_deadline_s + terms.delay_s + IDLE_S + SLACK_S if terms.mode == "ordered" else 0.0
@@ -272,13 +272,24 @@ def _elsewhere(
             Held(e.t, run.answered.get(e.call, e.t + LATE_S) + kept_s, "")
             for e in run.lines("nack", "invoke")
             if e.subscription == name and e.segment == segment
-        }
+        } | {*_last_attempts(run, name, segment)}
     held = _overlapping(spans)
 
     def found(consumer: str, begins: float, ended: float) -> bool:
         return any(each.consumer != consumer for each in held(begins, ended)) or shares(consumer, begins, ended)
 
     return found
+
+
+def _last_attempts(run: Run, name: str, segment: int) -> Iterator[Held]:
+    """In `ordered`, from its last delivery on a message keeps back all behind it, until one of those comes: behind a
+    take-over it may be held for another `ack_deadline_s`."""
+    came = [e for e in run.lines("deliver", "ok") if e.subscription == name and e.segment == segment]
+    for letter in run.letters:
+        if (letter.subscription, letter.segment, letter.reason) == (name, segment, "max-attempts"):
+            last = max((e.t for e in came if e.offset == letter.offset), default=0.0)
+            behind = [e.t for e in came if (e.offset or 0) > letter.offset and e.t > last]
+            yield Held(last, min(behind, default=FOREVER), "")
 
 
 def _shares(run: Run, name: str) -> Callable[[str, float, float], bool]:
