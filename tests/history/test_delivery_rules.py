@@ -269,6 +269,17 @@ def test_a_pull_that_brokers_sent_again_may_have_had_it():
         assert ("nothing_there" not in broken(replace(run, events=[*run.events, *long]))) == excused
 
 
+def test_a_pull_that_got_something_else_at_last_may_have_had_it():
+    """Its first answer was lost, and the repeat brought messages of another segment, as in seed 450082."""
+    run = replace(sound(), terms={"s": Terms("shared")})
+    wait_beside_a_message(run)
+    for waits_s, excused in ((0.1, True), (2.9, False)):
+        invoke, end = waited(8.2, 601, 3.0)
+        late = [replace(invoke, proc="d", wait_s=waits_s), replace(end, proc="d", op="deliver", segment=7, offset=0)]
+        found = [*delivery_rules.nothing_there(replace(run, events=[*run.events, *late]))]
+        assert (not found) == excused
+
+
 def test_a_last_attempt_keeps_back_what_is_behind_it():
     """A broker that takes over waits until its lease must have ended, as in seed 440129."""
     for reason, excused in (("max-attempts", True), ("rejected", False)):

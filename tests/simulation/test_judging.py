@@ -103,7 +103,7 @@ def planted(plant: str) -> list[str]:
             (
                 *("revocations/b7.dead is still there", "cursors/gone/0000000000/s/0000000000 is of no topic"),
                 *("the store has junk, which is of no kind", "_payloads/gone/x, of a topic that there is not"),
-                *("files of t have changed", "has locks"),
+                *("rows of t were in files, and have gone", "has locks"),
             ),
         ),
         ("fault", ("nobody saw KeyError('nonsense')",)),

@@ -15,6 +15,7 @@ import re
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -319,8 +320,8 @@ class World:
         except AssertionError as error:
             return [*wrong, str(error)]
         wrong += left(self.cluster)
-        if sorted(self.files) != sorted(self.reading.in_files()):
-            wrong.append(f"files of {TOPIC} have changed while brokers left")
+        if gone := Counter(self.files) - Counter(self.reading.in_files()):  # a late publish may have added some
+            wrong.append(f"{gone.total()} rows of {TOPIC} were in files, and have gone while brokers left")
         try:
             await self.cluster.coordination.records.close()  # which checks invariants, and the states that are drawn
         except AssertionError as error:

@@ -250,8 +250,8 @@ def _elsewhere(
     """Tells whether anybody may have had what a consumer waited for, from one time to another; `shares` of the
     subscription.
 
-    In all modes a pull under way may have chosen it, also one that gets nothing in the end, long after it was to wait:
-    brokers have sent it again, and the first answer was lost between them. In `ordered` another consumer may have had
+    In all modes a pull under way may have chosen it, also one that gets nothing in the end, or something else, long
+    after it was to wait: it was sent again, and the first answer was lost. In `ordered` another consumer may have had
     the segment, until its lease and its share have ended; and a message that has failed keeps back all behind it, until
     it is acked, or is known to be dead.
     """
@@ -262,10 +262,11 @@ def _elsewhere(
         for e in run.lines("deliver", "ok")
         if e.subscription == name and e.segment == segment
     }
+    wait_s = {e.call: e.wait_s for e in run.lines("deliver", "invoke") if e.subscription == name}
     spans |= {
         Held(run.begun[e.call], e.t + kept_s, e.proc)
-        for e in run.lines("wait", "ok")
-        if e.subscription == name and e.t - run.begun[e.call] > e.wait_s + SLACK_S
+        for e in (*run.lines("wait", "ok"), *run.lines("deliver", "ok"))
+        if e.subscription == name and e.t - run.begun[e.call] > wait_s[e.call] + SLACK_S
     }
     if terms.mode == "ordered":
         spans |= {
