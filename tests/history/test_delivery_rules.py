@@ -304,6 +304,15 @@ def test_an_ack_without_an_answer_may_stand():
     assert check(run) == []
 
 
+def test_a_publish_without_an_answer_may_come_behind_the_lag_of_zero():
+    """Nobody had seen it by then (seed 460077)."""
+    for type, found in (("ok", True), ("info", False)):
+        run = sound()
+        without(run, ROWS[3].seq, PULL + 3, ACK + 3)
+        run.events += published(ROWS[3], 6.0, type)
+        assert ("remembered" in broken(run)) == found
+
+
 def test_another_subscription_is_judged_by_itself():
     run = sound()
     run.events += [replace(e, subscription="h") for e in pulled(ROWS[0], 20.0, 602)]

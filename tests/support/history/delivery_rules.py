@@ -76,9 +76,10 @@ def acked_in_turn(run: Run) -> Iterator[str]:
 
 def remembered(run: Run) -> Iterator[str]:
     """Once the lag is zero, each message was acked, by an ack that stands or that got no answer, or is a dead
-    letter."""
+    letter. One that nobody had seen by then may have come later, if its publish had no answer."""
     healed = max((e.t for e in run.lines("heal", "ok")), default=0.0)
-    there = {id for id, begun in _published(run).items() if begun < healed}
+    seen = {_id(e) for op in ("publish", "read", "deliver") for e in run.lines(op, "ok") if e.t < healed}
+    there = {id for id, begun in _published(run).items() if begun < healed and id in seen}
     for name in _subscriptions(run) if healed else ():
         told = {(e.call, _id(e)) for e in run.lines("ack", "fail") if e.subscription == name}
         acked = {_id(e) for e in run.lines("ack", "invoke") if e.subscription == name and (e.call, _id(e)) not in told}
