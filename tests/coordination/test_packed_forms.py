@@ -9,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq.broker.log.intervals import runs_of
+from seaweedq.broker.subscriptions.dead_lettering import MOST
+from seaweedq.checks import InvariantViolated
+from seaweedq.coordination import packed_forms
 from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.keys import CURSORS
 from seaweedq.coordination.packed_forms import CURSOR_MAX_BYTES
@@ -90,3 +93,23 @@ def test_the_lowest_attempts_go_where_all_is_too_much() -> None:
     assert {n for n, count in found.items() if not count} == {n for n, count in attempts.items() if not count}
     assert set(found.values()) == {0, 60_000}
     assert list(found) == sorted(found)
+
+
+@pytest.mark.default
+def test_a_batch_of_dead_letters_has_room_beside_all_else() -> None:
+    """Without it whoever takes over would send the letters again under another identity."""
+    rng, first = random.Random(7), 10**9
+    attempts = {first + n: rng.choice((0, 2, 3, 60_000)) for n in range(100_000)}
+    acked = {first + n for n in rng.sample(range(100_000), 50_000)}
+    runs = tuple((n, n + 1) for n in range(first, first + MOST, 2))
+    batch = HeldLease("l" * 100, "", 0.0, runs, ("rejected", "\x00" * 255))
+    stored = _stored(msgspec.structs.replace(_record(first, acked, attempts), held=(*LEASES, batch)))
+    assert len(stored) <= CURSOR_MAX_BYTES
+    assert batch in record_of(CURSORS, stored).held
+
+
+def test_a_cursor_without_room_for_a_batch_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_forms, "CURSOR_MAX_BYTES", 1_100)
+    batch = HeldLease("letters", "", 0.0, ((1, 2),), ("rejected", "d" * 100))
+    with pytest.raises(InvariantViolated):
+        _stored(msgspec.structs.replace(_record(0, {1}, {}), held=(batch,)))
